@@ -1,0 +1,32 @@
+# mxrec_library(<folder name> SRCS ... [HDRS ...] [DEPS ...]) -> target mxrec_<name>, alias mxrec::<name>
+# mxrec_test(<name> SRCS <name>.cc [DEPS ...])               -> GoogleTest program, known to ctest as <name>
+# mxrec_fuzz(<name> SRCS <name>.cc [DEPS ...])               -> fuzz target with a plain main (fuzz/main.cc), short run in ctest
+# Folder = target. DEPS follow docs/architecture.md; scripts/check_layers.py enforces them.
+include_guard(GLOBAL)
+
+add_library(mxrec_options INTERFACE)
+target_compile_features(mxrec_options INTERFACE cxx_std_20)
+target_compile_options(mxrec_options INTERFACE -Wall -Wextra -Wno-unused-parameter -fvisibility=hidden
+                       -ffp-contract=off -fno-math-errno)
+
+function(mxrec_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
+  add_library(mxrec_${name} STATIC ${ARG_SRCS} ${ARG_HDRS})
+  add_library(mxrec::${name} ALIAS mxrec_${name})
+  set_target_properties(mxrec_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
+  target_compile_features(mxrec_${name} PUBLIC cxx_std_20)
+  target_include_directories(mxrec_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  target_link_libraries(mxrec_${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:mxrec_options> ${ARG_PRIVATE_DEPS})
+  set_property(GLOBAL APPEND PROPERTY MXREC_LIBRARIES mxrec_${name})
+endfunction()
+
+function(mxrec_test name)
+  if(NOT MXREC_BUILD_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} mxrec_options GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS "${ARG_LABELS}")
+endfunction()

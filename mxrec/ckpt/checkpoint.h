@@ -1,0 +1,93 @@
+// Checkpoints: saving and loading tables. Bytes on disk: docs/formats/checkpoint.md; encoding: ckpt/format/.
+//
+//   <dir>/mxrec-<step>/MANIFEST.json                        published last, by one atomic rename
+//   <dir>/mxrec-<step>/<table>-<tag>-00000-of-00001.mxt     one file per table and rank; tag = content tag
+//   <dir>/latest                                            {"step": n}, also by atomic rename
+//
+// The files a manifest names are complete and on disk before the manifest is. Files that no manifest names are removed after
+// the next successful save. A killed save leaves the previous checkpoint as it was. Equal contents give equal bytes.
+// Memory beyond the tables: <= 64 MiB. Failures name file, block, expected and found.
+#ifndef MXREC_CKPT_CHECKPOINT_H_
+#define MXREC_CKPT_CHECKPOINT_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mxrec/base/executor.h"
+#include "mxrec/base/status.h"
+#include "mxrec/io/env.h"
+#include "mxrec/table/table.h"
+
+namespace mxrec {
+
+// Told about bytes done so far of a known total; may be called from several threads. Returning false cancels (kCancelled,
+// nothing published).
+using ProgressFn = std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>;
+
+struct CheckpointIo {
+  Env* env = nullptr;            // null = Env::Default()
+  Executor* executor = nullptr;  // null = the caller's thread
+  ProgressFn progress;           // may be empty
+};
+
+// What one table file holds; also the manifest's entry of it.
+struct TableFileInfo {
+  std::string file;  // base name
+  std::string table;
+  uint32_t dim = 0;
+  uint64_t seed = 0;
+  InitializerSpec initializer;
+  SlotRecord slots;  // kind, names, step, scalars
+  bool has_counts = false, has_times = false;
+  uint64_t rows = 0, candidates = 0, bytes = 0;
+  uint32_t crc32c = 0;      // of the whole file
+  uint64_t content_tag = 0;  // 64-bit hash of the file's contents; equal contents, equal tag
+  uint32_t shard = 0, shard_count = 1;
+};
+
+// --- one table, one file (what tf.train.Saver's side files are) ---
+
+// Streams the table to a temporary file beside it, syncs, then renames it to path_for_tag(content_tag).
+Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
+                                     const std::function<std::string(uint64_t content_tag)>& path_for_tag);
+// Reads header and footer only.
+Result<TableFileInfo> ReadTableFileInfo(const CheckpointIo& io, const std::string& path);
+// Reads every block and checks it against every checksum; touches no table.
+Result<TableFileInfo> VerifyTableFile(const CheckpointIo& io, const std::string& path);
+
+// What a load did besides loading.
+struct LoadReport {
+  uint64_t rows = 0, candidates = 0;
+  bool slots_fresh = false;      // the file's optimizer differs from the attached one: rows loaded, slots at their start
+  std::string file_optimizer_kind;
+};
+// Loads the rows this rank owns of all `paths` (the files of every shard) into the table. A filled table is touched only after
+// all files were verified; an empty one is streamed into and cleared again on an error. kFailedPrecondition when dim
+// differs. now_ms stamps rows without times.
+Result<LoadReport> ReadTableFiles(const CheckpointIo& io, std::span<const std::string> paths, Table* table, int64_t now_ms);
+
+// --- a directory of steps ---
+
+struct SaveOptions {
+  uint64_t step = 0;
+  int keep = 0;  // newest checkpoints to keep, this one included; 0 = all
+};
+Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const Table* const> tables, const SaveOptions& options);
+// Loads the named tables of step; kNotFound lists the steps or tables there are. All files are verified before any filled
+// table is touched.
+Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
+                                               std::span<Table* const> tables, int64_t now_ms);
+// Complete steps (those with a readable manifest), ascending. An absent dir has none.
+Result<std::vector<uint64_t>> ListCheckpoints(const CheckpointIo& io, const std::string& dir);
+// The step `latest` names if complete, else the newest complete one; nullopt when there is none.
+Result<std::optional<uint64_t>> LatestCheckpoint(const CheckpointIo& io, const std::string& dir);
+// Every file named by the step's manifest verified; returns the entries.
+Result<std::vector<TableFileInfo>> VerifyCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step);
+
+}  // namespace mxrec
+
+#endif  // MXREC_CKPT_CHECKPOINT_H_

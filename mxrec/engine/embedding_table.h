@@ -1,0 +1,90 @@
+// EmbeddingTable: a sparse table with its optimizer, its admission and eviction rules and its checkpoints. Start here.
+//
+//   auto table = mxrec::EmbeddingTable::Create({.name = "user", .dim = 16}).value();
+//   mxrec::Lookup batch;
+//   table->Lookup(ids, {}, &batch, executor);          // batch.rows: [distinct ids, 16]
+//   table->Apply(*optimizer, hyper, {part}, executor); // inserts, sums gradients, updates each row once
+//
+// Contracts of lookup and update: table/table.h. Threads: as there.
+#ifndef MXREC_ENGINE_EMBEDDING_TABLE_H_
+#define MXREC_ENGINE_EMBEDDING_TABLE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "mxrec/base/executor.h"
+#include "mxrec/base/status.h"
+#include "mxrec/optim/optimizer.h"
+#include "mxrec/table/table.h"
+
+namespace mxrec {
+
+// Milliseconds since the epoch: the system clock, or what SetClockForTesting put in its place (process-wide).
+int64_t NowMs();
+// A fixed time; negative: back to the system clock.
+void SetClockForTesting(int64_t now_ms);
+
+struct EmbeddingTableConfig {
+  TableOptions table;
+  NonFinitePolicy non_finite = NonFinitePolicy::kApply;
+  bool check_lookups = false;  // report NaN/Inf among looked-up rows
+
+  // From the JSON text that the graph carries:
+  //   {"name": str, "dim": int, "vocabulary": int, "seed": int (64-bit pattern) | {"initializer_seed": int|null, "graph_seed":
+  //    int|null}, "initializer": {"name": str, "params": {name: number|str}}, "min_used_times": int|null,
+  //    "max_cold_secs": int|null, "capacity_policy": "grow"|"error", "max_bytes": int, "non_finite": "apply"|"skip"|"error",
+  //    "check_lookups": bool}
+  // Unknown fields, wrong types and values out of range: kInvalidArgument naming table and field.
+  static Result<EmbeddingTableConfig> FromJson(std::string_view text);
+  // Canonical text; equal configs give equal texts.
+  std::string ToJson() const;
+};
+
+class EmbeddingTable {
+ public:
+  static Result<std::shared_ptr<EmbeddingTable>> Create(EmbeddingTableConfig config);
+  ~EmbeddingTable();
+
+  const EmbeddingTableConfig& config() const { return config_; }
+  const std::string& name() const { return config_.table.name; }
+  uint32_t dim() const { return config_.table.dim; }
+  Table& table() { return *table_; }
+  const Table& table() const { return *table_; }
+
+  // Table::Lookup plus the check of config().check_lookups: a non-finite row is an error under NonFinitePolicy::kError, else
+  // one warning per table, naming table, id and column.
+  Status Lookup(std::span<const uint64_t> ids, const LookupOptions& options, int32_t* inverse, float* expanded,
+                const std::function<Result<UniqueOutputs>(size_t)>& outputs, uint64_t* generation, Executor* executor);
+
+  // One training step: attaches the optimizer if none is, advances its state once, updates rows. Also with no keys at all
+  // (the step counter advances). All or nothing.
+  Status Apply(const Optimizer& optimizer, std::span<const float> hyper, std::span<const UpdatePart> parts, Executor* executor,
+               UpdateReport* report = nullptr);
+
+  Status Insert(std::span<const uint64_t> keys, const float* values, Executor* executor, uint64_t* inserted = nullptr);
+  uint64_t Erase(std::span<const uint64_t> keys);
+  uint64_t EvictCold(Executor* executor);
+  // Empties the table (get_init_hashtable_op).
+  void Reset();
+
+  // {"rows": ..., "bytes_index": ..., ...}: Table::stats as one JSON object, with name and optimizer kind and step.
+  std::string StatsJson() const;
+
+ private:
+  explicit EmbeddingTable(EmbeddingTableConfig config);
+  EmbeddingTableConfig config_;
+  std::unique_ptr<Table> table_;
+  std::mutex apply_mutex_;
+  std::atomic<bool> warned_non_finite_{false};
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_ENGINE_EMBEDDING_TABLE_H_

@@ -1,0 +1,245 @@
+// Table: rows of float32 addressed by 64-bit keys. The heart of the engine.
+//
+//   keys --hash--> 64 shards --> index (cache-line buckets: 5 x (key, 4-byte handle)) --> row slab
+//
+// Every one of the 2^64 keys is an ordinary key. A row is contiguous: values [dim], slot 0 [dim], ..., then (only if the
+// table counts or times) use count uint32 and last-seen uint64 milliseconds, unaligned. Rows never move while they live
+// (AttachSlots, once per table, is the exception); a handle stays valid until its row is erased, which changes generation().
+//
+// Order: the distinct keys of a batch come out shard by shard, within a shard by first occurrence. So every result,
+// every row and every checkpoint is the same for any number of threads.
+//
+// A lookup never changes a table. An unseen key is answered with its first row (a pure function of seed and key), or
+// with the default row; inserting, counting and time-stamping happen in Update.
+//
+// Threads. Any number of Lookup, size, stats and one writer (Update, Insert, Erase, EvictCold, Clear, Load*) or any number of
+// Snapshots may overlap; writers and snapshots exclude each other inside (the caller need not). Lookups see each row as
+// before or after an update, never torn. Design essay: table.cc. Layout of the index: bucket_index.h.
+#ifndef MXREC_TABLE_TABLE_H_
+#define MXREC_TABLE_TABLE_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "mxrec/base/executor.h"
+#include "mxrec/base/status.h"
+#include "mxrec/table/initializer.h"
+
+namespace mxrec {
+
+inline constexpr int kShardCount = 64;
+// Handles of keys that own no row, as a lookup reports them.
+inline constexpr uint32_t kUnseen = 0xFFFFFFFFu;       // answered with the first row; Update inserts it
+inline constexpr uint32_t kNotAdmitted = 0xFFFFFFFEu;  // answered with the default row; Update only counts it
+
+enum class CapacityPolicy : uint8_t { kGrow = 0, kError = 1 };
+
+struct TableOptions {
+  std::string name;
+  uint32_t dim = 0;
+  uint64_t seed = 0;
+  InitializerSpec initializer;
+  CapacityPolicy capacity_policy = CapacityPolicy::kGrow;
+  uint64_t capacity_rows = 0;  // the declared vocabulary; a limit under kError only
+  uint64_t max_bytes = 0;      // cap on index + rows + candidates; 0 = none
+  bool keep_counts = false;    // min_used_times given (0 included)
+  uint32_t min_used_times = 0;  // <= 1 admits at once
+  uint64_t max_cold_secs = 0;  // 0 = no time stamps, no cold eviction
+};
+
+// Slots and optimizer state that live in the table. The table does not interpret them beyond slot counts and start values.
+struct SlotRecord {
+  std::string optimizer_kind;             // empty = nothing attached yet
+  std::vector<std::string> slot_names;
+  std::vector<float> slot_initial_values;  // one per slot
+  uint64_t step = 0;
+  std::vector<std::string> scalar_names;
+  std::vector<float> scalars;
+};
+
+struct TableStats {
+  uint64_t rows = 0, candidates = 0;
+  uint64_t bytes_index = 0, bytes_rows = 0, bytes_slots = 0, bytes_candidates = 0;  // reserved for live use
+  double load = 0;                // keys / places of the index
+  double mean_probe_length = 0;   // buckets read per present key
+  uint64_t max_probe_length = 0;
+  uint64_t inserts = 0, erases = 0, evictions = 0, admissions = 0, hits = 0, misses = 0, updates = 0;
+  uint64_t generation = 0;
+};
+
+// Where a lookup writes what it finds of the `unique` distinct keys. Pointers may be null when not wanted.
+struct UniqueOutputs {
+  float* rows = nullptr;        // [unique, dim]
+  uint64_t* keys = nullptr;     // [unique]
+  uint32_t* handles = nullptr;  // [unique]: a row, kUnseen or kNotAdmitted
+  uint32_t* counts = nullptr;   // [unique]: occurrences in this batch
+};
+
+enum class LookupMode : uint8_t {
+  kTrain,    // unseen: first row (or default when below the admission threshold, counting this batch's occurrences)
+  kPredict,  // unseen or not admitted: default row
+};
+
+struct LookupOptions {
+  LookupMode mode = LookupMode::kTrain;
+  std::span<const float> default_row;  // [dim], or empty = zeros
+};
+
+// One lookup's share of an update.
+struct UpdatePart {
+  std::span<const uint64_t> keys;     // as the lookup reported them: distinct
+  std::span<const uint32_t> handles;  // same length
+  std::span<const uint32_t> counts;   // same length; empty = 1 each
+  uint64_t generation = 0;            // as the lookup reported it
+  const float* first_rows = nullptr;  // the lookup's rows [keys, dim]; null: generated again (same bits)
+  // Gradient, either per occurrence: values [index.size(), dim], value j belongs to keys[index[j]];
+  // or dense: index empty, dense = true, values [keys.size(), dim].
+  std::span<const int32_t> index;
+  const float* values = nullptr;
+  bool dense = false;
+};
+
+// Applies gradients to rows: implemented by the engine over an Optimizer.
+class RowUpdater {
+ public:
+  virtual ~RowUpdater() = default;
+  // rows[i]: values and slots; grads[i]: [dim]. Returns the number of rows with a non-finite value afterwards.
+  virtual size_t UpdateRows(float* const* rows, const float* const* grads, size_t count) const = 0;
+};
+
+enum class NonFinitePolicy : uint8_t { kApply, kSkip, kError };
+
+struct UpdateOptions {
+  NonFinitePolicy non_finite = NonFinitePolicy::kApply;
+  int64_t now_ms = 0;
+};
+
+struct UpdateReport {
+  uint64_t inserted = 0, admitted = 0, updated = 0, skipped = 0;
+  uint64_t non_finite_rows = 0;
+  bool has_non_finite_key = false;
+  uint64_t non_finite_key = 0;  // smallest such key
+};
+
+// A run of rows as a snapshot hands it out and a load takes it in: columns of `count` records.
+struct RowBlock {
+  size_t count = 0;
+  const uint64_t* keys = nullptr;
+  const float* values = nullptr;         // [count, dim]
+  const float* slots = nullptr;          // [count, slot_count * dim]
+  const uint32_t* use_counts = nullptr;  // null unless the table keeps counts
+  const uint64_t* last_seen_ms = nullptr;  // null unless the table keeps times
+};
+
+// A candidate (counted, not yet admitted).
+struct Candidate {
+  uint64_t key;
+  uint32_t count;
+  uint64_t last_seen_ms;
+};
+
+class Table {
+ public:
+  // kInvalidArgument for dim = 0.
+  static Result<std::unique_ptr<Table>> Create(TableOptions options);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  const TableOptions& options() const;
+  uint64_t size() const;  // rows
+  uint64_t generation() const;
+  TableStats stats() const;
+  // Copy of the slot record.
+  SlotRecord slots() const;
+
+  // Looks ids up. inverse[i] (may be null) receives the position of ids[i] among the distinct keys. `outputs` is called
+  // once, with the number of distinct keys, before anything of its result is written; its failure is returned.
+  // If expanded is not null it receives [ids.size(), dim], the row of every occurrence, and `rows` of the outputs may be null.
+  // *generation receives the generation that the handles belong to.
+  Status Lookup(std::span<const uint64_t> ids, const LookupOptions& options, int32_t* inverse, float* expanded,
+                const std::function<Result<UniqueOutputs>(size_t unique)>& outputs, uint64_t* generation, Executor* executor) const;
+
+  // Rows of keys (duplicates allowed) without counting: values [keys, dim]; found[i] says whether the key owns a row; the
+  // others get their first row. For tools and tests.
+  void Peek(std::span<const uint64_t> keys, float* values, bool* found, Executor* executor) const;
+
+  // Inserts new keys, counts, stamps, sums gradients of the same key over all parts in order and updates each row once.
+  // All or nothing: on an error (capacity, byte cap, non-finite under kError, bad index) the table is as before.
+  Status Update(std::span<const UpdatePart> parts, const RowUpdater& updater, const UpdateOptions& options, Executor* executor,
+                UpdateReport* report);
+
+  // Inserts keys that are absent with `values` [keys, dim] (null: their first rows) and overwrites the values of present ones
+  // (null: leaves them). The last of duplicate keys wins. Slots of new rows are fresh. All or nothing.
+  Status Insert(std::span<const uint64_t> keys, const float* values, int64_t now_ms, Executor* executor, uint64_t* inserted);
+  // Erases rows and candidates; absent keys are ignored. Returns how many rows went.
+  uint64_t Erase(std::span<const uint64_t> keys);
+  // Erases rows and candidates whose whole idle seconds exceed max_cold_secs. Returns how many rows went.
+  uint64_t EvictCold(int64_t now_ms, Executor* executor);
+  // Forgets all rows and candidates, resets slots to "nothing attached".
+  void Clear();
+
+  // Attaches slots (an optimizer's record with step and scalars at their start). The same kind: no change. Another kind:
+  // kFailedPrecondition naming both. On a filled table rows are laid out anew once, slots at their start values.
+  Status AttachSlots(const SlotRecord& record);
+  // Stores step and scalars of the attached optimizer. Call within WithState.
+  void SetOptimizerState(uint64_t step, std::vector<float> scalars);
+
+  // A stable view: while the snapshot lives no writer runs. ForEach* calls are made in a canonical order: by shard, then by
+  // hash of the key; so equal contents give equal sequences.
+  class Snapshot {
+   public:
+    ~Snapshot();
+    uint64_t rows() const;
+    uint64_t candidates() const;
+    uint64_t shard_rows(int shard) const;
+    SlotRecord slots() const;
+    // Calls `block` with at most max_rows rows at a time; stops at its first failure and returns it. Thread-safe for
+    // different shards.
+    Status ForEachBlock(int shard, size_t max_rows, const std::function<Status(const RowBlock&)>& block) const;
+    Status ForEachCandidate(int shard, const std::function<Status(std::span<const Candidate>)>& block) const;
+
+   private:
+    friend class Table;
+    explicit Snapshot(const Table* table);
+    const Table* table_;
+  };
+  std::unique_ptr<Snapshot> TakeSnapshot() const;
+
+  // Loading. Begin clears the table, takes the writer's place and sets the slot record; Add* may be called from several
+  // threads; exactly one of Commit or Abort (which leaves the table empty) ends it. The destructor aborts.
+  class Loader {
+   public:
+    ~Loader();
+    // Keys must be new to the table; kDataLoss names a duplicate. `block.slots` null: fresh slots. Counts and times missing
+    // in the block start at 0 and at now_ms; those the table does not keep are dropped.
+    Status AddRows(const RowBlock& block);
+    Status AddCandidates(std::span<const Candidate> candidates);
+    void Commit();
+    void Abort();
+
+   private:
+    friend class Table;
+    Loader(Table* table, int64_t now_ms);
+    Table* table_;
+    int64_t now_ms_;
+  };
+  // expected_rows is a hint for the first size of the index.
+  std::unique_ptr<Loader> BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms);
+
+ private:
+  explicit Table(TableOptions options);
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_TABLE_TABLE_H_
