@@ -1,5 +1,7 @@
 # mxrec_library(<folder name> SRCS ... [HDRS ...] [DEPS ...]) -> target mxrec_<name>, alias mxrec::<name>
-# mxrec_test(<name> SRCS <name>.cc [DEPS ...])               -> GoogleTest program, known to ctest as <name>
+# mxrec_test(<name> SRCS <name>.cc [DEPS ...] [LABELS ...])  -> GoogleTest program, known to ctest as <name>
+#   LABELS concurrency: `make test` also runs it under ThreadSanitizer.  LABELS slow: only in `make test-full`.
+#   (Neither: it runs in `make check`, in `make test`, and there again under AddressSanitizer when it sees no TensorFlow.)
 # mxrec_fuzz(<name> SRCS <name>.cc [DEPS ...])               -> fuzz target with a plain main (fuzz/main.cc), short run in ctest
 # Folder = target. DEPS follow docs/architecture.md; scripts/check_layers.py enforces them.
 include_guard(GLOBAL)
@@ -20,6 +22,18 @@ function(mxrec_library name)
   set_property(GLOBAL APPEND PROPERTY MXREC_LIBRARIES mxrec_${name})
 endfunction()
 
+# The targets that the sanitizer runs of `make test` build: mxrec_tests_quick (all but slow), mxrec_tests_concurrency.
+add_custom_target(mxrec_tests_quick)
+add_custom_target(mxrec_tests_concurrency)
+function(mxrec_collect_test name labels)
+  if(NOT "slow" IN_LIST labels)
+    add_dependencies(mxrec_tests_quick ${name})
+  endif()
+  if("concurrency" IN_LIST labels)
+    add_dependencies(mxrec_tests_concurrency ${name})
+  endif()
+endfunction()
+
 function(mxrec_test name)
   if(NOT MXREC_BUILD_TESTS)
     return()
@@ -29,4 +43,5 @@ function(mxrec_test name)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} mxrec_options GTest::gmock GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
   set_tests_properties(${name} PROPERTIES TIMEOUT 300 LABELS "${ARG_LABELS}")
+  mxrec_collect_test(${name} "${ARG_LABELS}")
 endfunction()
