@@ -1,0 +1,27 @@
+# Runs at install time for mxrec_bundle. In: built (the library in the build tree), library (where it was installed), patchelf.
+set(base_set
+    # what every Linux of the C++ runtime's generation has
+    "^ld-linux" "^libc\\.so" "^libm\\.so" "^libdl\\.so" "^libpthread\\.so" "^librt\\.so" "^libgcc_s\\.so" "^libstdc\\+\\+\\.so"
+    # what TensorFlow brings
+    "^libtensorflow" "_pywrap_tensorflow")
+file(
+  GET_RUNTIME_DEPENDENCIES
+  RESOLVED_DEPENDENCIES_VAR resolved
+  UNRESOLVED_DEPENDENCIES_VAR unresolved
+  LIBRARIES "${built}"
+  PRE_EXCLUDE_REGEXES ${base_set})
+if(unresolved)
+  message(FATAL_ERROR "${built} needs shared libraries that were not found: ${unresolved}")
+endif()
+get_filename_component(folder "${library}" DIRECTORY)
+foreach(dependency ${resolved})
+  # The name that the loader asks for; a wheel cannot hold the symbolic link behind it, so the file takes that name.
+  get_filename_component(soname "${dependency}" NAME)
+  get_filename_component(file "${dependency}" REALPATH)
+  message(STATUS "Bundling: ${folder}/${soname}")
+  configure_file("${file}" "${folder}/${soname}" COPYONLY)
+  if(NOT patchelf)
+    message(FATAL_ERROR "patchelf is needed to bundle ${soname}; install the package patchelf")
+  endif()
+  execute_process(COMMAND "${patchelf}" --set-rpath "\$ORIGIN" "${folder}/${soname}" COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
