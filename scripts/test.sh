@@ -46,7 +46,7 @@ case $mode in
   tsan) sanitize tsan all -LE '^slow$'; finish ;;
   check) skip_ctest='^(slow|thorough)$' skip_pytest='not slow and not thorough' ;;
   test) skip_ctest='^slow$' skip_pytest='not slow' ;;
-  full) skip_ctest='^$' skip_pytest='' ;;
+  full) skip_ctest='^none$' skip_pytest='' ;;
   *) die "unknown mode '$mode', expected check, test, full, asan or tsan" ;;
 esac
 
