@@ -17,8 +17,8 @@ import lzma
 import sys
 from pathlib import Path
 
-COLUMNS = ("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship", "race", "sex",
-           "capital_gain", "capital_loss", "hours_per_week", "native_country", "label")
+COLUMNS = ("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship", "race",
+           "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "label")
 NUMERIC = frozenset(("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week"))
 LABELS = {"<=50K": "0", ">50K": "1"}
 # part -> (input file, rows, rows with label >50K): the counts of the official split.
