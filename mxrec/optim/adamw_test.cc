@@ -1,0 +1,77 @@
+// The worked numbers of the Rec SDK's AdamW, and its formula in float64.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "mxrec/optim/optimizer.h"
+
+namespace mxrec {
+namespace {
+
+// w after each gradient, starting at w = 1.
+std::vector<float> Train(std::span<const OptimizerOption> options, std::span<const float> gradients) {
+  const auto adamw = MakeOptimizer("adamw", options).value();
+  OptimizerState state;
+  state.scalars = adamw->scalar_initial_values();
+  const std::vector<float> start = adamw->slot_initial_values();
+  float row[3] = {1.0f, start[0], start[1]};
+  const float hyper[] = {0.01f, 0.004f, 0.9f, 0.999f, 1e-6f};
+  std::vector<float> values;
+  for (const float g : gradients) {
+    StepConstants constants;
+    EXPECT_TRUE(adamw->BeginStep(hyper, &state, &constants).ok());
+    float* rows[] = {row};
+    const float* grads[] = {&g};
+    EXPECT_EQ(adamw->UpdateRows(constants, {rows, grads, 1, 1}), 0u);
+    values.push_back(row[0]);
+  }
+  return values;
+}
+
+constexpr float kGradients[] = {0.5f, -0.25f, 0.125f};
+
+TEST(AdamWTest, Fact20WorkedNumbersFromZeroMoments) {
+  const std::vector<float> w = Train({}, kGradients);
+  EXPECT_NEAR(w[0], 0.989960020, 1e-6);
+  EXPECT_NEAR(w[1], 0.987257058, 1e-6);
+  EXPECT_NEAR(w[2], 0.983813286, 1e-6);
+}
+
+TEST(AdamWTest, Fact20WorkedNumbersFromTheOriginalStartState) {
+  const OptimizerOption original[] = {{"initial_state", 1}};
+  const std::vector<float> w = Train(original, kGradients);
+  EXPECT_NEAR(w[0], 0.984071666, 1e-6);
+  EXPECT_NEAR(w[1], 0.974252115, 1e-6);
+  EXPECT_NEAR(w[2], 0.967126259, 1e-6);
+}
+
+TEST(AdamWTest, HundredStepsStayCloseToTheFormulaInFloat64) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  double worst = 0;
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<float> gradients(100);
+    for (float& g : gradients) g = normal(random);
+    const std::vector<float> w = Train({}, gradients);
+    const double lr = 0.01f, decay = 0.004f, b1 = 0.9f, b2 = 0.999f, epsilon = 1e-6f;
+    double value = 1, m = 0, v = 0, p1 = 1, p2 = 1;
+    for (size_t t = 0; t < gradients.size(); ++t) {
+      const double g = gradients[t];
+      p1 *= b1;
+      p2 *= b2;
+      value *= 1 - lr * decay;
+      m = b1 * m + (1 - b1) * g;
+      v = b2 * v + (1 - b2) * g * g;
+      value -= lr * (m / (1 - p1)) / (std::sqrt(v / (1 - p2)) + epsilon);
+      worst = std::max(worst, std::fabs(value - w[t]));
+    }
+  }
+  std::printf("worst absolute error over 100 steps: %.3g\n", worst);
+  EXPECT_LT(worst, 2e-5);
+}
+
+}  // namespace
+}  // namespace mxrec
