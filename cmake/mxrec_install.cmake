@@ -20,5 +20,6 @@ configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/mxrecConfig.cmake.in $
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/mxrecConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/mxrecConfig.cmake ${PROJECT_BINARY_DIR}/mxrecConfigVersion.cmake
+              ${PROJECT_SOURCE_DIR}/cmake/Findisal.cmake
         DESTINATION ${package_dir} COMPONENT engine)
 install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/mxrec COMPONENT engine)

@@ -106,7 +106,7 @@ def check_file(path: str, text: str, layers: dict[str, set[str]]) -> list[str]:
                 problems.append(f"{path}:{number}: {included} is in a folder that docs/architecture.md does not list")
             elif there not in layers[here]:
                 problems.append(f"{path}:{number}: {here}/ may not include {there}/ ({included})")
-        elif match["open"] == '"' and not (first in top_folders and "/" in included):
+        elif match["open"] == '"' and ("/" not in included or first == ".."):
             problems.append(f'{path}:{number}: write the path from the top of the tree, not "{included}"')
     return problems
 

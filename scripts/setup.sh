@@ -44,7 +44,7 @@ install_system_packages() {
   export DEBIAN_FRONTEND=noninteractive
   # The first try saves an update where the lists are fresh.
   quietly apt-get install -y -q --no-install-recommends "${missing[@]}" 2>/dev/null && return
-  quietly apt-get update -q || die "apt-get update failed: see above"
+  quietly apt-get update -q || say "apt-get update reported problems; trying to install all the same"
   quietly apt-get install -y -q --no-install-recommends "${missing[@]}" ||
     die "could not install: ${missing[*]} (see above)"
 }
