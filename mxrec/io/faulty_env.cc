@@ -196,9 +196,10 @@ class FaultyEnv::Writer final : public WritableFile {
       const uint64_t used = env_->BytesUsed();
       const uint64_t free = *env_->quota - std::min(*env_->quota, used);
       if (size_after - file_->size > free) {
+        const uint64_t wanted = size_after - file_->size;
         const uint64_t limit = file_->size + free;
         if (limit > offset) MXREC_RETURN_IF_ERROR(Put(offset, data.substr(0, limit - offset)));
-        return ResourceExhaustedError(what + ": no space left: expected " + std::to_string(size_after - file_->size) +
+        return ResourceExhaustedError(what + ": no space left: expected " + std::to_string(wanted) +
                                       " free bytes, found " + std::to_string(free));
       }
     }
