@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,31 +20,12 @@
 
 #include "mxrec/base/executor.h"
 #include "mxrec/base/status.h"
+#include "mxrec/engine/clock.h"
+#include "mxrec/engine/table_config.h"
 #include "mxrec/optim/optimizer.h"
 #include "mxrec/table/table.h"
 
 namespace mxrec {
-
-// Milliseconds since the epoch: the system clock, or what SetClockForTesting put in its place (process-wide).
-int64_t NowMs();
-// A fixed time; negative: back to the system clock.
-void SetClockForTesting(int64_t now_ms);
-
-struct EmbeddingTableConfig {
-  TableOptions table;
-  NonFinitePolicy non_finite = NonFinitePolicy::kApply;
-  bool check_lookups = false;  // report NaN/Inf among looked-up rows
-
-  // From the JSON text that the graph carries:
-  //   {"name": str, "dim": int, "vocabulary": int, "seed": int (64-bit pattern) | {"initializer_seed": int|null, "graph_seed":
-  //    int|null}, "initializer": {"name": str, "params": {name: number|str}}, "min_used_times": int|null,
-  //    "max_cold_secs": int|null, "capacity_policy": "grow"|"error", "max_bytes": int, "non_finite": "apply"|"skip"|"error",
-  //    "check_lookups": bool}
-  // Unknown fields, wrong types and values out of range: kInvalidArgument naming table and field.
-  static Result<EmbeddingTableConfig> FromJson(std::string_view text);
-  // Canonical text; equal configs give equal texts.
-  std::string ToJson() const;
-};
 
 class EmbeddingTable {
  public:
@@ -81,8 +61,7 @@ class EmbeddingTable {
   explicit EmbeddingTable(EmbeddingTableConfig config);
   EmbeddingTableConfig config_;
   std::unique_ptr<Table> table_;
-  std::mutex apply_mutex_;
-  std::atomic<bool> warned_non_finite_{false};
+  std::atomic<bool> warned_update_{false}, warned_lookup_{false};
 };
 
 }  // namespace mxrec

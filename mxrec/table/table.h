@@ -4,7 +4,7 @@
 //
 // Every one of the 2^64 keys is an ordinary key. A row is contiguous: values [dim], slot 0 [dim], ..., then (only if the
 // table counts or times) use count uint32 and last-seen uint64 milliseconds, unaligned. Rows never move while they live
-// (AttachSlots, once per table, is the exception); a handle stays valid until its row is erased, which changes generation().
+// (attaching optimizer slots, once per table, is the exception); a handle stays valid until its row is erased, which changes generation().
 //
 // Order: the distinct keys of a batch come out shard by shard, within a shard by first occurrence. So every result,
 // every row and every checkpoint is the same for any number of threads.
@@ -54,7 +54,10 @@ struct TableOptions {
   uint64_t max_cold_secs = 0;  // 0 = no time stamps, no cold eviction
 };
 
-// Slots and optimizer state that live in the table. The table does not interpret them beyond slot counts and start values.
+// Slots and optimizer state that live in the table, attached by its first update; the table does not interpret them beyond
+// slot counts and start values. Another kind of optimizer on a table is kFailedPrecondition naming both, unless what is there
+// came from a checkpoint and was not trained since: then rows stay and slots start afresh. Attaching to a filled table lays its
+// rows out anew, once.
 struct SlotRecord {
   std::string optimizer_kind;             // empty = nothing attached yet
   std::vector<std::string> slot_names;
@@ -110,7 +113,13 @@ struct UpdatePart {
 class RowUpdater {
  public:
   virtual ~RowUpdater() = default;
-  // rows[i]: values and slots; grads[i]: [dim]. Returns the number of rows with a non-finite value afterwards.
+  // Called first, under the writer's lock, with the table's slot record. *record is what the record shall be after this
+  // update: unchanged, with step and scalars advanced, or (nothing attached yet) the optimizer's own. A failure ends the update.
+  virtual Status Begin(SlotRecord* record) = 0;
+  // Told that slots which came from a checkpoint were replaced by fresh ones.
+  virtual void OnSlotsReplaced(const std::string& kind_before) {}
+  // rows[i]: values and slots; grads[i]: [dim]. Returns the number of rows with a non-finite value afterwards. Called from
+  // several threads at once on different rows.
   virtual size_t UpdateRows(float* const* rows, const float* const* grads, size_t count) const = 0;
 };
 
@@ -173,7 +182,7 @@ class Table {
 
   // Inserts new keys, counts, stamps, sums gradients of the same key over all parts in order and updates each row once.
   // All or nothing: on an error (capacity, byte cap, non-finite under kError, bad index) the table is as before.
-  Status Update(std::span<const UpdatePart> parts, const RowUpdater& updater, const UpdateOptions& options, Executor* executor,
+  Status Update(std::span<const UpdatePart> parts, RowUpdater* updater, const UpdateOptions& options, Executor* executor,
                 UpdateReport* report);
 
   // Inserts keys that are absent with `values` [keys, dim] (null: their first rows) and overwrites the values of present ones
@@ -186,12 +195,6 @@ class Table {
   // Forgets all rows and candidates, resets slots to "nothing attached".
   void Clear();
 
-  // Attaches slots (an optimizer's record with step and scalars at their start). The same kind: no change. Another kind:
-  // kFailedPrecondition naming both. On a filled table rows are laid out anew once, slots at their start values.
-  Status AttachSlots(const SlotRecord& record);
-  // Stores step and scalars of the attached optimizer. Call within WithState.
-  void SetOptimizerState(uint64_t step, std::vector<float> scalars);
-
   // A stable view: while the snapshot lives no writer runs. ForEach* calls are made in a canonical order: by shard, then by
   // hash of the key; so equal contents give equal sequences.
   class Snapshot {
@@ -200,6 +203,7 @@ class Table {
     uint64_t rows() const;
     uint64_t candidates() const;
     uint64_t shard_rows(int shard) const;
+    uint64_t shard_candidates(int shard) const;
     SlotRecord slots() const;
     // Calls `block` with at most max_rows rows at a time; stops at its first failure and returns it. Thread-safe for
     // different shards.
@@ -232,11 +236,12 @@ class Table {
     int64_t now_ms_;
   };
   // expected_rows is a hint for the first size of the index.
-  std::unique_ptr<Loader> BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms);
+  Result<std::unique_ptr<Loader>> BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms);
+
+  struct Impl;  // table_impl.h
 
  private:
   explicit Table(TableOptions options);
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

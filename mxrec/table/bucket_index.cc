@@ -1,0 +1,157 @@
+#include "mxrec/table/bucket_index.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "mxrec/base/check.h"
+
+namespace mxrec {
+namespace {
+
+// Keys a place at which a shard grows, and by how much. See the header for the bytes a key that follow.
+constexpr double kFullest = 0.82;
+constexpr double kGrowth = 1.25;
+
+uint64_t Fits(uint32_t buckets) { return static_cast<uint64_t>(buckets * (Bucket::kPlaces * kFullest)); }
+
+}  // namespace
+
+uint32_t* BucketIndex::Find(uint64_t key) {
+  if (bucket_count_ == 0) return nullptr;
+  uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
+  for (uint32_t read = 0; read < bucket_count_; ++read) {
+    Bucket& bucket = buckets_[at];
+    const uint32_t count = bucket.count();
+    for (uint32_t place = 0; place < count; ++place) {
+      if (bucket.keys[place] == key) return &bucket.handles[place];
+    }
+    if (!bucket.overflow()) return nullptr;
+    at = at + 1 == bucket_count_ ? 0 : at + 1;
+  }
+  return nullptr;
+}
+
+void BucketIndex::Insert(uint64_t key, uint32_t handle) {
+  uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
+  for (;;) {
+    Bucket& bucket = buckets_[at];
+    const uint32_t count = bucket.count();
+    if (count < Bucket::kPlaces) {
+      bucket.keys[count] = key;
+      bucket.handles[count] = handle;
+      ++bucket.meta;
+      ++size_;
+      return;
+    }
+    bucket.meta |= Bucket::kOverflow;
+    at = at + 1 == bucket_count_ ? 0 : at + 1;
+  }
+}
+
+uint32_t BucketIndex::Erase(uint64_t key) {
+  if (bucket_count_ == 0) return kAbsent;
+  uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
+  for (uint32_t read = 0; read < bucket_count_; ++read) {
+    Bucket& bucket = buckets_[at];
+    const uint32_t count = bucket.count();
+    for (uint32_t place = 0; place < count; ++place) {
+      if (bucket.keys[place] != key) continue;
+      const uint32_t handle = bucket.handles[place];
+      bucket.keys[place] = bucket.keys[count - 1];
+      bucket.handles[place] = bucket.handles[count - 1];
+      --bucket.meta;
+      --size_;
+      ++erased_since_rebuild_;
+      return handle;
+    }
+    if (!bucket.overflow()) return kAbsent;
+    at = at + 1 == bucket_count_ ? 0 : at + 1;
+  }
+  return kAbsent;
+}
+
+uint32_t BucketIndex::BucketsFor(uint64_t keys, uint32_t stagger) {
+  if (keys == 0) return 0;
+  const double least = static_cast<double>(keys) / (Bucket::kPlaces * kFullest);
+  if (least < 16) return static_cast<uint32_t>(least) + 1;
+  // The sizes of a shard lie on a ladder of its own, 1.25 apart, shifted by its number: shards that are equally full do not
+  // all grow in the same step.
+  double size = 16.0 * (1.0 + (kGrowth - 1.0) * stagger / 64.0);
+  while (size < least) size *= kGrowth;
+  return static_cast<uint32_t>(size) + 1;
+}
+
+uint32_t BucketIndex::BucketsAfter(uint64_t extra, uint32_t stagger) const {
+  const uint64_t wanted = size_ + extra;
+  if (wanted <= Fits(bucket_count_)) return bucket_count_;
+  return std::max(BucketsFor(wanted, stagger), bucket_count_);
+}
+
+Result<BucketIndex> BucketIndex::Grown(uint64_t extra, uint32_t stagger) const {
+  const uint32_t wanted = BucketsAfter(extra, stagger);
+  if (wanted == bucket_count_) return BucketIndex();
+  return Resized(wanted);
+}
+
+Result<BucketIndex> BucketIndex::Rebuilt(uint32_t stagger) const { return Resized(std::max<uint32_t>(BucketsFor(size_, stagger), 1)); }
+
+Result<BucketIndex> BucketIndex::Resized(uint32_t new_bucket_count) const {
+  BucketIndex copy;
+  MXREC_ASSIGN_OR_RETURN(copy.memory_, MappedMemory::Allocate(new_bucket_count * sizeof(Bucket), "the index of a shard"));
+  copy.buckets_ = static_cast<Bucket*>(copy.memory_.data());
+  copy.bucket_count_ = new_bucket_count;
+  for (uint32_t b = 0; b < new_bucket_count; ++b) copy.buckets_[b].meta = 0;
+  for (uint32_t b = 0; b < bucket_count_; ++b) {
+    const Bucket& bucket = buckets_[b];
+    for (uint32_t p = 0; p < bucket.count(); ++p) copy.Insert(bucket.keys[p], bucket.handles[p]);
+  }
+  MXREC_CHECK(copy.size_ == size_);
+  return copy;
+}
+
+void BucketIndex::Clear() { *this = BucketIndex(); }
+
+void BucketIndex::ForEachInHashOrder(const std::function<bool(uint64_t, uint32_t)>& visit) const {
+  struct Entry {
+    uint64_t hash, key;
+    uint32_t handle;
+  };
+  std::vector<Entry> cluster, wrapped;
+  const auto flush = [&visit](std::vector<Entry>* entries) {
+    std::sort(entries->begin(), entries->end(), [](const Entry& a, const Entry& b) { return a.hash < b.hash; });
+    for (const Entry& e : *entries) {
+      if (!visit(e.key, e.handle)) return false;
+    }
+    entries->clear();
+    return true;
+  };
+  // A key lies at its home or behind it over buckets with the overflow bit; so after a bucket without the bit every key
+  // with a home up to there has been seen. Keys that wrapped round the end belong last.
+  for (uint32_t b = 0; b < bucket_count_; ++b) {
+    const Bucket& bucket = buckets_[b];
+    for (uint32_t p = 0; p < bucket.count(); ++p) {
+      const uint64_t hash = KeyHash(bucket.keys[p]);
+      const bool is_wrapped = HomeOfHash(hash, bucket_count_) > b;
+      (is_wrapped ? wrapped : cluster).push_back({hash, bucket.keys[p], bucket.handles[p]});
+    }
+    if (!bucket.overflow() || b + 1 == bucket_count_) {
+      if (b + 1 == bucket_count_) cluster.insert(cluster.end(), wrapped.begin(), wrapped.end());
+      if (!flush(&cluster)) return;
+    }
+  }
+}
+
+void BucketIndex::ProbeLengths(uint64_t* total, uint64_t* largest) const {
+  for (uint32_t b = 0; b < bucket_count_; ++b) {
+    for (uint32_t p = 0; p < buckets_[b].count(); ++p) {
+      const uint32_t home = HomeOfHash(KeyHash(buckets_[b].keys[p]), bucket_count_);
+      const uint64_t length = 1 + (b >= home ? b - home : b + bucket_count_ - home);
+      *total += length;
+      *largest = std::max(*largest, length);
+    }
+  }
+}
+
+}  // namespace mxrec

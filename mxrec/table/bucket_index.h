@@ -1,0 +1,106 @@
+// BucketIndex: the hash index of one shard, key -> 4-byte handle, one cache line a probe.
+//
+//   bucket (64 bytes)  | key 0 | key 1 | key 2 | key 3 | key 4 | h0 h1 h2 h3 h4 | meta |
+//                        8 B     8 B     8 B     8 B     8 B     5 x 4 B          4 B
+//   meta: bits 0-2 = used places (always the first ones), bit 3 = overflow (a key that belongs here or before lies further on)
+//
+// No key value is special: what is used is what the count says. The home of a key is a monotone function of its hash
+// (multiply-shift over any number of buckets), so walking the buckets walks the hashes in order, growing is one sequential
+// merge, and growth can be by a quarter: the fullest shard holds 0.82 keys a place, the emptiest just grown one 0.656, that
+// is 15.6 to 19.5 bytes a key. Linear probing bucket by bucket; a search ends at the first bucket without the overflow bit.
+// Erasing moves the last key of its bucket into the hole; overflow bits stay until the next rebuild, which comes at the
+// latest when as many keys were erased since the last one as the index has buckets.
+//
+// Threads: none of its own; Table holds the shard's lock.
+#ifndef MXREC_TABLE_BUCKET_INDEX_H_
+#define MXREC_TABLE_BUCKET_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+#include "mxrec/base/hash.h"
+#include "mxrec/base/status.h"
+#include "mxrec/table/memory.h"
+
+namespace mxrec {
+
+struct alignas(64) Bucket {
+  static constexpr uint32_t kPlaces = 5;
+  static constexpr uint32_t kCountMask = 7;
+  static constexpr uint32_t kOverflow = 8;
+  uint64_t keys[kPlaces];
+  uint32_t handles[kPlaces];
+  uint32_t meta;
+
+  uint32_t count() const { return meta & kCountMask; }
+  bool overflow() const { return (meta & kOverflow) != 0; }
+};
+static_assert(sizeof(Bucket) == 64);
+
+// Hash of a key and what its bits are for: the top 6 pick the shard, the next 32 the home bucket, the low ones serve the
+// small dedupe tables.
+inline uint64_t KeyHash(uint64_t key) { return Mix64(key); }
+inline uint32_t ShardOfHash(uint64_t hash) { return static_cast<uint32_t>(hash >> 58); }
+inline uint32_t HomeOfHash(uint64_t hash, uint32_t bucket_count) {
+  return static_cast<uint32_t>((((hash << 6) >> 32) * bucket_count) >> 32);
+}
+
+class BucketIndex {
+ public:
+  BucketIndex() = default;
+  BucketIndex(BucketIndex&&) = default;
+  BucketIndex& operator=(BucketIndex&&) = default;
+
+  static constexpr uint32_t kAbsent = 0xFFFFFFFFu;
+
+  uint64_t size() const { return size_; }
+  uint32_t bucket_count() const { return bucket_count_; }
+  const Bucket* buckets() const { return buckets_; }
+  uint64_t bytes() const { return static_cast<uint64_t>(bucket_count_) * sizeof(Bucket); }
+
+  // The place of the key's handle, or null. Valid until the next Insert or Erase.
+  uint32_t* Find(uint64_t key);
+  const uint32_t* Find(uint64_t key) const { return const_cast<BucketIndex*>(this)->Find(key); }
+  // REQUIRES: the key is absent and there is room (see Grown).
+  void Insert(uint64_t key, uint32_t handle);
+  // Returns the handle that went, or kAbsent.
+  uint32_t Erase(uint64_t key);
+
+  // Buckets that `keys` keys would get (`stagger` in [0, 64): the shard's number spreads the growth of shards in time).
+  static uint32_t BucketsFor(uint64_t keys, uint32_t stagger);
+  // Buckets after Reserve(extra); equal to bucket_count() when no growth is needed.
+  uint32_t BucketsAfter(uint64_t extra, uint32_t stagger) const;
+  // A copy with room for `extra` more keys, or an index without buckets when this one has the room already.
+  Result<BucketIndex> Grown(uint64_t extra, uint32_t stagger) const;
+  // True when erased keys have left so many overflow bits that a rebuild pays.
+  bool WantsRebuild() const { return erased_since_rebuild_ > bucket_count_ && bucket_count_ > 1; }
+  // A copy of the size that fits now (may be smaller), without left-over overflow bits.
+  Result<BucketIndex> Rebuilt(uint32_t stagger) const;
+  void Clear();
+
+  // Calls visit(key, handle) in ascending order of hash. Uses memory for one cluster of full buckets only.
+  void ForEachInHashOrder(const std::function<bool(uint64_t key, uint32_t handle)>& visit) const;
+  // Calls visit(key, handle reference) in storage order.
+  template <typename F>
+  void ForEach(F visit) {
+    for (uint32_t b = 0; b < bucket_count_; ++b) {
+      for (uint32_t p = 0; p < buckets_[b].count(); ++p) visit(buckets_[b].keys[p], buckets_[b].handles[p]);
+    }
+  }
+  // Adds the number of buckets read to find each key: total over keys and the largest.
+  void ProbeLengths(uint64_t* total, uint64_t* largest) const;
+
+ private:
+  Result<BucketIndex> Resized(uint32_t new_bucket_count) const;
+
+  MappedMemory memory_;
+  Bucket* buckets_ = nullptr;
+  uint32_t bucket_count_ = 0;
+  uint64_t size_ = 0;
+  uint64_t erased_since_rebuild_ = 0;
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_TABLE_BUCKET_INDEX_H_

@@ -1,0 +1,178 @@
+// Inside of Table, shared by table.cc, lookup.cc, update.cc and snapshot.cc only.
+//
+// Lock order: writer_mutex (writers exclusive, snapshots shared) before shard mutexes, shard mutexes in ascending order.
+// Only the holder of writer_mutex in exclusive mode changes anything; it takes the exclusive lock of a shard for each change
+// that a concurrent lookup could see. So a writer may read every shard without its lock.
+#ifndef MXREC_TABLE_TABLE_IMPL_H_
+#define MXREC_TABLE_TABLE_IMPL_H_
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "mxrec/base/shared_mutex.h"
+#include "mxrec/table/batch.h"
+#include "mxrec/table/bucket_index.h"
+#include "mxrec/table/probe_kernels.h"
+#include "mxrec/table/row_slab.h"
+#include "mxrec/table/table.h"
+
+namespace mxrec {
+
+static_assert(kShardCount == kBatchShards);
+
+inline constexpr uint32_t kCandidateBit = 0x80000000u;
+
+// What a candidate's handle (kCandidateBit | record number) points to.
+struct CandidateRecord {
+  uint64_t last_seen_ms;
+  uint32_t count;
+  uint32_t next_free;
+};
+static_assert(sizeof(CandidateRecord) == 16);
+
+// Where things stand in a row.
+struct RowLayout {
+  size_t dim = 0;
+  size_t slot_count = 0;
+  bool has_counts = false;
+  bool has_times = false;
+
+  size_t float_bytes() const { return dim * (1 + slot_count) * sizeof(float); }
+  size_t stride_bytes() const { return float_bytes() + (has_counts ? 4 : 0) + (has_times ? 8 : 0); }
+
+  uint32_t GetCount(const char* row) const { return has_counts ? Load<uint32_t>(row + float_bytes()) : 0; }
+  void SetCount(char* row, uint32_t count) const {
+    if (has_counts) std::memcpy(row + float_bytes(), &count, 4);
+  }
+  uint64_t GetTime(const char* row) const { return has_times ? Load<uint64_t>(row + float_bytes() + (has_counts ? 4 : 0)) : 0; }
+  void SetTime(char* row, uint64_t ms) const {
+    if (has_times) std::memcpy(row + float_bytes() + (has_counts ? 4 : 0), &ms, 8);
+  }
+
+ private:
+  template <typename T>
+  static T Load(const char* from) {
+    T value;
+    std::memcpy(&value, from, sizeof(T));
+    return value;
+  }
+};
+
+// A shard's own stock of unused records of a slab: freed ones (linked through their first bytes) and runs reserved ahead,
+// so that taking one never fails and never waits for another shard.
+class RecordStock {
+ public:
+  // Makes Take() work `count` more times. `spare` more are fetched when the slab has to be asked anyway.
+  Status Reserve(RowSlab* slab, uint64_t count, uint32_t spare);
+  uint32_t Take(RowSlab* slab);
+  void Give(RowSlab* slab, uint32_t handle);
+  void Clear() { *this = RecordStock(); }
+
+ private:
+  static constexpr uint32_t kNone = 0xFFFFFFFFu;
+  struct Run {
+    uint32_t next, end;
+  };
+  uint32_t free_head_ = kNone;
+  uint64_t available_ = 0;
+  std::vector<Run> runs_;
+};
+
+struct alignas(64) Shard {
+  mutable SharedMutex mutex;
+  BucketIndex index;
+  uint64_t rows = 0;
+  uint64_t candidates = 0;
+  RecordStock row_stock, candidate_stock;
+};
+
+struct Table::Impl {
+  TableOptions options;
+  mutable SharedMutex writer_mutex;
+  std::array<Shard, kShardCount> shards;
+  RowLayout layout;
+  RowSlab rows, candidates;
+  SlotRecord slots;
+  bool slots_from_load = false;
+  mutable SharedMutex slots_mutex;  // slots alone, for slots()
+
+  std::atomic<uint64_t> generation{1};
+  std::atomic<uint64_t> row_count{0}, candidate_count{0}, index_bytes{0};
+  std::atomic<uint64_t> inserts{0}, erases{0}, evictions{0}, admissions{0}, updates{0};
+  mutable std::atomic<uint64_t> hits{0}, misses{0};
+
+  bool admission() const { return options.min_used_times > 1; }
+  bool keep_times() const { return options.max_cold_secs > 0; }
+
+  CandidateRecord* candidate(uint32_t handle) const {
+    return reinterpret_cast<CandidateRecord*>(candidates.At(handle & ~kCandidateBit));
+  }
+  ProbeInput Probe(const ProbeShard* views, const uint64_t* keys, size_t count) const {
+    return {views, keys, count, rows.directory(), rows.shift(), rows.stride_bytes(), options.dim};
+  }
+  void View(ProbeShard* views, int first, int last) const {
+    for (int s = first; s < last; ++s) views[s] = {shards[s].index.buckets(), shards[s].index.bucket_count()};
+  }
+  // Bytes in live use: index, rows, candidates.
+  uint64_t BytesInUse() const {
+    return index_bytes.load() + row_count.load() * layout.stride_bytes() + candidate_count.load() * sizeof(CandidateRecord);
+  }
+
+  // --- for the holder of writer_mutex ---
+  Status Layout(size_t slot_count);  // rows laid out anew (values and metadata kept, slots at their start)
+  Status Attach(const SlotRecord& record, bool* replaced);
+  // Index of a shard with room for `extra` more keys; readers are kept out only for the swap.
+  Status GrowIndex(int shard, uint64_t extra);
+  Status CheckRoom(uint64_t new_rows, uint64_t new_candidates, const std::array<uint64_t, kShardCount>& new_keys);
+  // Fills a taken row: values (null: first row), slots at their start, count and time.
+  void InitRow(char* row, uint64_t key, const float* values, uint32_t count, uint64_t now_ms) const;
+  void InitSlots(char* row) const;
+  // REQUIRES: exclusive lock of the shard. False when the key is absent.
+  bool EraseKey(Shard* shard, uint64_t key, bool* was_row);
+  uint64_t DropOldestCandidates(uint64_t bytes_wanted);
+  void RebuildIfWanted(int shard);
+  void ClearAll();    // rows, candidates, index
+  void ResetSlots();  // REQUIRES: empty
+};
+
+// Locks the shards [first, last) for which wanted(shard) holds, in ascending order, for the scope.
+template <bool kExclusive, typename Wanted>
+class ShardLocks {
+ public:
+  ShardLocks(const std::array<Shard, kShardCount>* shards, int first, int last, Wanted wanted)
+      : shards_(shards), first_(first) {
+    for (int s = first; s < last; ++s) {
+      if (!wanted(s)) continue;
+      if constexpr (kExclusive) {
+        (*shards)[s].mutex.lock();
+      } else {
+        (*shards)[s].mutex.lock_shared();
+      }
+      held_ |= uint64_t{1} << s;
+    }
+  }
+  ~ShardLocks() {
+    for (int s = first_; s < kShardCount; ++s) {
+      if ((held_ >> s & 1) == 0) continue;
+      if constexpr (kExclusive) {
+        (*shards_)[s].mutex.unlock();
+      } else {
+        (*shards_)[s].mutex.unlock_shared();
+      }
+    }
+  }
+  ShardLocks(const ShardLocks&) = delete;
+  ShardLocks& operator=(const ShardLocks&) = delete;
+
+ private:
+  const std::array<Shard, kShardCount>* shards_;
+  int first_;
+  uint64_t held_ = 0;
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_TABLE_TABLE_IMPL_H_

@@ -1,0 +1,608 @@
+// Table::Update and Insert: the writing half. See table.cc for the whole picture.
+//
+// Update goes through five stages; only the last one changes rows.
+//   merge     the distinct keys of all parts in shard order, with their counts, known handles and first rows
+//   occur     which gradient rows belong to which key, in order (counting sort)
+//   check     non-finite sums, if the policy wants them refused or skipped
+//   prepare   probe the keys whose handle is not known, find capacity and memory for the new ones
+//   carry out group by group, in parallel: insert, count, stamp, sum and update
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "mxrec/kernels/non_finite.h"
+#include "mxrec/table/scratch.h"
+#include "mxrec/table/table_impl.h"
+
+namespace mxrec {
+namespace {
+
+constexpr size_t kBlock = 64;        // rows handed to the updater at once
+constexpr size_t kRowLinesAhead = 2;  // blocks whose rows are prefetched before they are needed
+
+// What becomes of a key whose handle the lookup did not know (or may not be trusted).
+enum class Fate : uint8_t { kHasRow, kNewRow, kAdmit, kCount, kNewCandidate, kForget };
+
+struct UpdateScratch {
+  std::vector<uint64_t> all_keys, keys;
+  std::vector<uint32_t> handles, counts, pending, offsets, fill, occurrences;
+  std::vector<int32_t> merged_of;  // of each part's keys, one part after the other
+  std::vector<const float*> first_rows;
+  std::vector<Fate> fates;
+  std::vector<uint8_t> skipped;
+  KeyBatch batch;
+};
+
+struct BlockScratch {
+  std::vector<float> sums;
+};
+
+class Updating {
+ public:
+  // With `admit_all` the admission rule does not hold (Insert).
+  Updating(Table::Impl* impl, std::span<const UpdatePart> parts, RowUpdater* updater, const UpdateOptions& options,
+           Executor* executor, bool admit_all)
+      : impl_(*impl),
+        parts_(parts),
+        updater_(updater),
+        options_(options),
+        executor_(executor),
+        dim_(impl->options.dim),
+        admission_(impl->admission() && !admit_all),
+        admit_all_(admit_all) {}
+
+  Status Run(UpdateReport* report) {
+    SlotRecord record = impl_.slots;
+    MXREC_RETURN_IF_ERROR(updater_->Begin(&record));
+    const std::string kind_before = impl_.slots.optimizer_kind;
+    if (!record.optimizer_kind.empty()) {
+      bool replaced = false;
+      MXREC_RETURN_IF_ERROR(impl_.Attach(record, &replaced));
+      if (replaced) updater_->OnSlotsReplaced(kind_before);
+    }
+    MXREC_RETURN_IF_ERROR(Validate());
+    Merge();
+    MXREC_RETURN_IF_ERROR(Occur());
+    MXREC_RETURN_IF_ERROR(CheckFinite());
+    MXREC_RETURN_IF_ERROR(Prepare());
+    CarryOut();
+    {
+      std::unique_lock lock(impl_.slots_mutex);
+      impl_.slots.step = record.step;
+      impl_.slots.scalars = std::move(record.scalars);
+    }
+    Finish(report);
+    return OkStatus();
+  }
+
+ private:
+  std::string Where(size_t part) const { return "table " + impl_.options.name + ", part " + std::to_string(part); }
+
+  Status Validate() {
+    const uint64_t now = impl_.generation.load(std::memory_order_acquire);
+    size_t total = 0, gradients = 0;
+    for (size_t p = 0; p < parts_.size(); ++p) {
+      const UpdatePart& part = parts_[p];
+      if (part.handles.size() != part.keys.size() || (!part.counts.empty() && part.counts.size() != part.keys.size())) {
+        return InvalidArgumentError(Where(p) + ": expected one handle and one count a key, found " + std::to_string(part.keys.size()) +
+                                    " keys, " + std::to_string(part.handles.size()) + " handles, " +
+                                    std::to_string(part.counts.size()) + " counts");
+      }
+      if (part.generation != now) stale_ = true;
+      total += part.keys.size();
+      gradients += part.dense ? part.keys.size() : part.index.size();
+    }
+    if (total > 0x7FFFFFFFu || gradients > 0x7FFFFFFFu) {
+      return InvalidArgumentError("table " + impl_.options.name + ": an update takes at most 2147483647 keys and gradient rows");
+    }
+    gradient_count_ = gradients;
+    return OkStatus();
+  }
+
+  // True when the keys of the only part come shard by shard, as a lookup delivers them. Fills shard_begin_.
+  bool SingleSortedPart() {
+    if (parts_.size() != 1) return false;
+    const auto keys = parts_[0].keys;
+    uint32_t shard = 0;
+    shard_begin_[0] = 0;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const uint32_t s = ShardOfHash(KeyHash(keys[i]));
+      if (s < shard) return false;
+      while (shard < s) shard_begin_[++shard] = static_cast<uint32_t>(i);
+    }
+    while (shard < kShardCount) shard_begin_[++shard] = static_cast<uint32_t>(keys.size());
+    return true;
+  }
+
+  // A handle from the lookup that still names a row.
+  bool Trusted(uint32_t handle) const { return !stale_ && (handle & kCandidateBit) == 0; }
+
+  void Merge() {
+    UpdateScratch& s = *scratch_;
+    if (SingleSortedPart()) {
+      const UpdatePart& part = parts_[0];
+      unique_ = part.keys.size();
+      keys_ = part.keys.data();
+      identity_ = true;
+      uint32_t* handles = Ensure(&s.handles, unique_);
+      uint32_t* counts = Ensure(&s.counts, unique_);
+      for (size_t i = 0; i < unique_; ++i) handles[i] = Trusted(part.handles[i]) ? part.handles[i] : BucketIndex::kAbsent;
+      if (part.counts.empty()) {
+        std::fill_n(counts, unique_, 1u);
+      } else {
+        std::copy_n(part.counts.data(), unique_, counts);
+      }
+      return;
+    }
+    size_t total = 0;
+    for (const UpdatePart& part : parts_) total += part.keys.size();
+    uint64_t* all = Ensure(&s.all_keys, total);
+    size_t at = 0;
+    for (const UpdatePart& part : parts_) {
+      std::copy(part.keys.begin(), part.keys.end(), all + at);
+      at += part.keys.size();
+    }
+    s.batch.Build({all, total}, executor_);
+    unique_ = s.batch.unique();
+    uint64_t* keys = Ensure(&s.keys, unique_);
+    uint32_t* handles = Ensure(&s.handles, unique_);
+    uint32_t* counts = Ensure(&s.counts, unique_);
+    const float** first_rows = Ensure(&s.first_rows, unique_);
+    int32_t* merged_of = Ensure(&s.merged_of, total);
+    std::fill_n(handles, unique_, BucketIndex::kAbsent);
+    std::fill_n(counts, unique_, 0u);
+    std::fill_n(first_rows, unique_, nullptr);
+    for (const KeyGroup& group : s.batch.groups()) {
+      std::copy_n(s.batch.unique_keys(group), group.unique_count, keys + group.unique_begin);
+      for (uint32_t j = group.ids_begin; j < group.ids_end; ++j) {
+        merged_of[s.batch.positions()[j]] = static_cast<int32_t>(group.unique_begin + s.batch.local()[j]);
+      }
+    }
+    at = 0;
+    for (const UpdatePart& part : parts_) {
+      for (size_t i = 0; i < part.keys.size(); ++i) {
+        const auto m = static_cast<size_t>(merged_of[at + i]);
+        const uint64_t sum = uint64_t{counts[m]} + (part.counts.empty() ? 1 : part.counts[i]);
+        counts[m] = static_cast<uint32_t>(std::min<uint64_t>(sum, 0xFFFFFFFFu));
+        if (Trusted(part.handles[i])) handles[m] = part.handles[i];
+        if (part.handles[i] == kUnseen && part.first_rows != nullptr) first_rows[m] = part.first_rows + i * dim_;
+      }
+      at += part.keys.size();
+    }
+    keys_ = keys;
+    uint32_t shard = 0;
+    shard_begin_[0] = 0;
+    for (size_t i = 0; i < unique_; ++i) {
+      const uint32_t of = ShardOfHash(KeyHash(keys_[i]));
+      while (shard < of) shard_begin_[++shard] = static_cast<uint32_t>(i);
+    }
+    while (shard < kShardCount) shard_begin_[++shard] = static_cast<uint32_t>(unique_);
+  }
+
+  const float* FirstRow(size_t m) const {
+    if (!identity_) return scratch_->first_rows[m];
+    const UpdatePart& part = parts_[0];
+    return part.handles[m] == kUnseen && part.first_rows != nullptr ? part.first_rows + m * dim_ : nullptr;
+  }
+
+  // offsets_[m] .. offsets_[m + 1]: the gradient rows of key m, in order of parts and, within a part, of occurrence.
+  // Occurrences that the lookup answered with the default row have no part in the update.
+  Status Occur() {
+    UpdateScratch& s = *scratch_;
+    uint32_t* offsets = Ensure(&s.offsets, unique_ + 2);
+    std::fill_n(offsets, unique_ + 2, 0u);
+    uint32_t* occurrences = Ensure(&s.occurrences, gradient_count_);
+    const auto for_each = [&](auto visit) -> Status {
+      size_t key_base = 0, gradient_base = 0;
+      for (size_t p = 0; p < parts_.size(); ++p) {
+        const UpdatePart& part = parts_[p];
+        const size_t count = part.dense ? part.keys.size() : part.index.size();
+        const size_t key_count = part.keys.size();
+        for (size_t j = 0; j < count; ++j) {
+          const size_t u = part.dense ? j : static_cast<size_t>(static_cast<uint32_t>(part.index[j]));
+          if (u >= key_count) {
+            return InvalidArgumentError(Where(p) + ": gradient row " + std::to_string(j) + " names row " +
+                                        std::to_string(part.index[j]) + ", expected 0 to " + std::to_string(key_count) +
+                                        " (exclusive), the rows of its lookup");
+          }
+          if (admission_ && part.handles[u] == kNotAdmitted) continue;
+          visit(identity_ ? u : static_cast<size_t>(s.merged_of[key_base + u]), static_cast<uint32_t>(gradient_base + j));
+        }
+        key_base += key_count;
+        gradient_base += count;
+      }
+      return OkStatus();
+    };
+    MXREC_RETURN_IF_ERROR(for_each([offsets](size_t m, uint32_t) { ++offsets[m + 2]; }));
+    for (size_t m = 1; m < unique_ + 2; ++m) offsets[m] += offsets[m - 1];
+    MXREC_RETURN_IF_ERROR(for_each([offsets, occurrences](size_t m, uint32_t id) { occurrences[offsets[m + 1]++] = id; }));
+    offsets_ = offsets;
+    occurrences_ = occurrences;
+    return OkStatus();
+  }
+
+  const float* Gradient(uint32_t id) const {
+    if (parts_.size() == 1) return parts_[0].values + static_cast<size_t>(id) * dim_;
+    size_t at = id;
+    for (const UpdatePart& part : parts_) {
+      const size_t count = part.dense ? part.keys.size() : part.index.size();
+      if (at < count) return part.values + at * dim_;
+      at -= count;
+    }
+    return nullptr;
+  }
+
+  // The summed gradient of key m: the gradient row itself when there is one, else summed into `sum`.
+  const float* Sum(size_t m, float* sum) const {
+    const uint32_t begin = offsets_[m], end = offsets_[m + 1];
+    const float* first = Gradient(occurrences_[begin]);
+    if (end - begin == 1) return first;
+    std::memcpy(sum, first, dim_ * sizeof(float));
+    for (uint32_t o = begin + 1; o < end; ++o) {
+      const float* next = Gradient(occurrences_[o]);
+      for (size_t d = 0; d < dim_; ++d) sum[d] += next[d];
+    }
+    return sum;
+  }
+
+  void NoteNonFinite(uint64_t key) {
+    std::lock_guard<std::mutex> lock(non_finite_mutex_);
+    ++non_finite_rows_;
+    if (!has_non_finite_key_ || key < non_finite_key_) non_finite_key_ = key;
+    has_non_finite_key_ = true;
+  }
+
+  Status CheckFinite() {
+    if (options_.non_finite == NonFinitePolicy::kApply) return OkStatus();
+    UpdateScratch& s = *scratch_;
+    uint8_t* skipped = Ensure(&s.skipped, unique_);
+    std::fill_n(skipped, unique_, uint8_t{0});
+    ForGroups(executor_, unique_, kShardCount, [&](size_t shard) {
+      ScratchLease<BlockScratch> block;
+      float* sum = Ensure(&block->sums, dim_);
+      for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
+        if (offsets_[m] == offsets_[m + 1] || FirstNonFinite(Sum(m, sum), dim_) == dim_) continue;
+        skipped[m] = 1;
+        NoteNonFinite(keys_[m]);
+      }
+    });
+    if (has_non_finite_key_ && options_.non_finite == NonFinitePolicy::kError) {
+      return InvalidArgumentError("table " + impl_.options.name + ": the gradient of id " +
+                                  std::to_string(static_cast<int64_t>(non_finite_key_)) + " holds NaN or Inf (" +
+                                  std::to_string(non_finite_rows_) + " such ids in this step); nothing was applied");
+    }
+    skipped_ = skipped;
+    return OkStatus();
+  }
+
+  Status Prepare() {
+    UpdateScratch& s = *scratch_;
+    uint32_t* handles = s.handles.data();
+    uint32_t* pending = Ensure(&s.pending, unique_);
+    uint32_t pending_count = 0;
+    for (int shard = 0; shard < kShardCount; ++shard) {
+      pending_begin_[shard] = pending_count;
+      for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
+        if (handles[m] == BucketIndex::kAbsent) pending[pending_count++] = m;
+      }
+    }
+    pending_begin_[kShardCount] = pending_count;
+    fates_ = Ensure(&s.fates, unique_);
+    if (pending_count == 0) return OkStatus();
+
+    std::array<uint64_t, kShardCount> new_rows{}, new_candidates{}, new_keys{};
+    ForGroups(executor_, pending_count, kShardCount, [&](size_t shard) {
+      const uint32_t count = pending_begin_[shard + 1] - pending_begin_[shard];
+      if (count == 0) return;
+      std::vector<uint64_t> keys(count);
+      std::vector<uint32_t> found(count);
+      const uint32_t* list = pending + pending_begin_[shard];
+      for (uint32_t i = 0; i < count; ++i) keys[i] = keys_[list[i]];
+      ProbeShard views[kShardCount];
+      impl_.View(views, static_cast<int>(shard), static_cast<int>(shard) + 1);
+      ProbeHandles(impl_.Probe(views, keys.data(), count), found.data());
+      for (uint32_t i = 0; i < count; ++i) {
+        const uint32_t m = list[i];
+        const bool absent = found[i] == BucketIndex::kAbsent;
+        Fate fate = Fate::kNewRow;
+        if (!absent && (found[i] & kCandidateBit) == 0) {
+          fate = Fate::kHasRow;
+        } else if (admit_all_) {
+          fate = absent ? Fate::kNewRow : Fate::kAdmit;
+        } else if (admission_) {
+          const uint64_t before = absent ? 0 : impl_.candidate(found[i])->count;
+          const bool admitted = before + s.counts[m] >= impl_.options.min_used_times;
+          fate = absent ? (admitted ? Fate::kNewRow : Fate::kNewCandidate) : (admitted ? Fate::kAdmit : Fate::kCount);
+        }
+        handles[m] = found[i];
+        fates_[m] = fate;
+        new_rows[shard] += fate == Fate::kNewRow || fate == Fate::kAdmit;
+        new_candidates[shard] += fate == Fate::kNewCandidate;
+        new_keys[shard] += absent;
+      }
+    });
+    uint64_t rows = 0, candidates = 0, keys = 0;
+    for (int shard = 0; shard < kShardCount; ++shard) {
+      rows += new_rows[shard];
+      candidates += new_candidates[shard];
+      keys += new_keys[shard];
+    }
+    const uint64_t generation = impl_.generation.load();
+    if (Status status = impl_.CheckRoom(rows, candidates, new_keys); !status.ok()) {
+      // Candidates are what may be lost under a byte cap: without them the rows may still fit.
+      if (candidates == 0 || impl_.options.max_bytes == 0) return status;
+      for (int shard = 0; shard < kShardCount; ++shard) {
+        for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
+          if (handles[m] == BucketIndex::kAbsent && fates_[m] == Fate::kNewCandidate) {
+            fates_[m] = Fate::kForget;
+            --new_keys[shard];
+          }
+        }
+        new_candidates[shard] = 0;
+      }
+      MXREC_RETURN_IF_ERROR(impl_.CheckRoom(rows, 0, new_keys));
+    }
+    // Dropping old candidates may have dropped some of ours: find out anew (rows are not dropped, so this ends).
+    if (impl_.generation.load() != generation) return PrepareAgain();
+
+    std::mutex mutex;
+    Status failed;
+    ForGroups(executor_, pending_count, kShardCount, [&](size_t shard) {
+      if (new_rows[shard] + new_candidates[shard] == 0) return;
+      Shard& of = impl_.shards[shard];
+      const uint32_t spare = static_cast<uint32_t>(std::min<uint64_t>(of.rows / 64, 64));
+      Status status = impl_.GrowIndex(static_cast<int>(shard), new_keys[shard]);
+      if (status.ok()) status = of.row_stock.Reserve(&impl_.rows, new_rows[shard], spare);
+      if (status.ok()) status = of.candidate_stock.Reserve(&impl_.candidates, new_candidates[shard], 16);
+      if (!status.ok()) {
+        std::lock_guard<std::mutex> lock(mutex);
+        failed = Status(status.code(), "table " + impl_.options.name + ": " + std::string(status.message()));
+      }
+    });
+    return failed;
+  }
+
+  Status PrepareAgain() {
+    uint32_t* handles = scratch_->handles.data();
+    for (int shard = 0; shard < kShardCount; ++shard) {
+      for (uint32_t i = pending_begin_[shard]; i < pending_begin_[shard + 1]; ++i) handles[scratch_->pending[i]] = BucketIndex::kAbsent;
+    }
+    return Prepare();
+  }
+
+  void CarryOut() {
+    // Runs of shards with about 1,024 keys each; the same runs for any number of threads.
+    const size_t groups = std::clamp<size_t>(std::bit_floor(unique_ / 1024), 1, kShardCount);
+    const int shards_each = kShardCount / static_cast<int>(groups);
+    ForGroups(executor_, std::max(unique_, gradient_count_), groups, [&](size_t g) {
+      const int first = static_cast<int>(g) * shards_each, last = first + shards_each;
+      const auto wanted = [this](int s) { return shard_begin_[s] != shard_begin_[s + 1]; };
+      ShardLocks<true, decltype(wanted)> locks(&impl_.shards, first, last, wanted);
+      for (int s = first; s < last; ++s) {
+        if (pending_begin_[s] != pending_begin_[s + 1]) CarryOutPending(s);
+      }
+      UpdateRange(shard_begin_[first], shard_begin_[last]);
+    });
+  }
+
+  void CarryOutPending(int shard_number) {
+    UpdateScratch& s = *scratch_;
+    Shard& shard = impl_.shards[shard_number];
+    const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(options_.now_ms, 0));
+    uint64_t rows = 0, admitted = 0, new_candidates = 0;
+    const uint32_t end = pending_begin_[shard_number + 1];
+    for (uint32_t i = pending_begin_[shard_number]; i < end; ++i) {
+      if (i + 8 < end) {
+        const uint64_t hash = KeyHash(keys_[s.pending[i + 8]]);
+        __builtin_prefetch(shard.index.buckets() + HomeOfHash(hash, shard.index.bucket_count()), 1, 3);
+      }
+      const uint32_t m = s.pending[i];
+      const uint64_t key = keys_[m];
+      const uint32_t count = s.counts[m];
+      switch (fates_[m]) {
+        case Fate::kHasRow:
+        case Fate::kForget:
+          break;
+        case Fate::kNewRow: {
+          const uint32_t handle = shard.row_stock.Take(&impl_.rows);
+          // Counted and stamped with the others in UpdateRange.
+          impl_.InitRow(impl_.rows.At(handle), key, FirstRow(m), 0, now);
+          shard.index.Insert(key, handle);
+          s.handles[m] = handle;
+          ++rows;
+          break;
+        }
+        case Fate::kAdmit: {
+          uint32_t* place = shard.index.Find(key);
+          const uint32_t candidate = *place;
+          const uint32_t before = impl_.candidate(candidate)->count;
+          const uint32_t handle = shard.row_stock.Take(&impl_.rows);
+          impl_.InitRow(impl_.rows.At(handle), key, FirstRow(m), before, now);
+          *place = handle;
+          shard.candidate_stock.Give(&impl_.candidates, candidate & ~kCandidateBit);
+          s.handles[m] = handle;
+          ++rows;
+          ++admitted;
+          break;
+        }
+        case Fate::kCount: {
+          CandidateRecord* record = impl_.candidate(s.handles[m]);
+          record->count = static_cast<uint32_t>(std::min<uint64_t>(uint64_t{record->count} + count, 0xFFFFFFFFu));
+          record->last_seen_ms = now;
+          break;
+        }
+        case Fate::kNewCandidate: {
+          const uint32_t handle = shard.candidate_stock.Take(&impl_.candidates);
+          *impl_.candidate(handle) = {now, count, 0};
+          shard.index.Insert(key, handle | kCandidateBit);
+          s.handles[m] = handle | kCandidateBit;
+          ++new_candidates;
+          break;
+        }
+      }
+    }
+    shard.rows += rows;
+    shard.candidates += new_candidates - admitted;
+    impl_.row_count.fetch_add(rows);
+    impl_.candidate_count.fetch_add(new_candidates - admitted);
+    inserted_.fetch_add(rows);
+    admitted_.fetch_add(admitted);
+  }
+
+  void PrefetchBlock(uint32_t begin, uint32_t end, size_t row_bytes) const {
+    const uint32_t* handles = scratch_->handles.data();
+    for (uint32_t m = begin; m < end; ++m) {
+      if (handles[m] & kCandidateBit) continue;
+      const char* row = impl_.rows.At(handles[m]);
+      for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
+      __builtin_prefetch(row + row_bytes - 1, 1, 2);
+      if (offsets_[m] == offsets_[m + 1]) continue;
+      const char* gradient = reinterpret_cast<const char*>(Gradient(occurrences_[offsets_[m]]));
+      for (size_t at = 0; at < dim_ * sizeof(float); at += 64) __builtin_prefetch(gradient + at, 0, 2);
+    }
+  }
+
+  void UpdateRange(uint32_t begin, uint32_t end) {
+    ScratchLease<BlockScratch> scratch;
+    const uint32_t* handles = scratch_->handles.data();
+    const uint32_t* counts = scratch_->counts.data();
+    float* sums = Ensure(&scratch->sums, kBlock * dim_);
+    const RowLayout& layout = impl_.layout;
+    const size_t row_bytes = layout.stride_bytes();
+    const bool metadata = layout.has_counts || layout.has_times;
+    const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(options_.now_ms, 0));
+    float* rows[kBlock];
+    const float* grads[kBlock];
+    uint64_t updated = 0, skipped = 0;
+    const auto block_end = [end](uint32_t at) { return std::min<uint32_t>(at + kBlock, end); };
+    uint32_t ahead = begin;
+    for (size_t b = 0; b < kRowLinesAhead && ahead < end; ++b, ahead = block_end(ahead)) PrefetchBlock(ahead, block_end(ahead), row_bytes);
+    for (uint32_t at = begin; at < end; at = block_end(at)) {
+      if (ahead < end) {
+        PrefetchBlock(ahead, block_end(ahead), row_bytes);
+        ahead = block_end(ahead);
+      }
+      size_t count = 0;
+      for (uint32_t m = at; m < block_end(at); ++m) {
+        if (handles[m] & kCandidateBit) continue;
+        char* row = impl_.rows.At(handles[m]);
+        if (metadata) {
+          layout.SetCount(row, static_cast<uint32_t>(std::min<uint64_t>(uint64_t{layout.GetCount(row)} + counts[m], 0xFFFFFFFFu)));
+          layout.SetTime(row, now);
+        }
+        if (offsets_[m] == offsets_[m + 1]) continue;
+        if (skipped_ != nullptr && skipped_[m]) {
+          ++skipped;
+          continue;
+        }
+        rows[count] = reinterpret_cast<float*>(row);
+        grads[count] = Sum(m, sums + count * dim_);
+        ++count;
+      }
+      if (count == 0) continue;
+      updated += count;
+      if (updater_->UpdateRows(rows, grads, count) == 0) continue;
+      for (uint32_t m = at; m < block_end(at); ++m) {
+        if ((handles[m] & kCandidateBit) || offsets_[m] == offsets_[m + 1]) continue;
+        const auto* row = reinterpret_cast<const float*>(impl_.rows.At(handles[m]));
+        if (FirstNonFinite(row, dim_) != dim_) NoteNonFinite(keys_[m]);
+      }
+    }
+    updated_.fetch_add(updated);
+    skipped_count_.fetch_add(skipped);
+  }
+
+  void Finish(UpdateReport* report) {
+    impl_.inserts.fetch_add(inserted_);
+    impl_.admissions.fetch_add(admitted_);
+    impl_.updates.fetch_add(updated_);
+    if (report == nullptr) return;
+    *report = {inserted_, admitted_, updated_, skipped_count_, non_finite_rows_, has_non_finite_key_, non_finite_key_};
+  }
+
+  Table::Impl& impl_;
+  std::span<const UpdatePart> parts_;
+  RowUpdater* updater_;
+  UpdateOptions options_;
+  Executor* executor_;
+  size_t dim_;
+  bool admission_, admit_all_;
+
+  mutable ScratchLease<UpdateScratch> scratch_storage_;
+  UpdateScratch* scratch_ = &*scratch_storage_;
+  bool stale_ = false, identity_ = false;
+  size_t unique_ = 0, gradient_count_ = 0;
+  const uint64_t* keys_ = nullptr;
+  const uint32_t* offsets_ = nullptr;
+  const uint32_t* occurrences_ = nullptr;
+  const uint8_t* skipped_ = nullptr;
+  Fate* fates_ = nullptr;
+  std::array<uint32_t, kShardCount + 1> shard_begin_{}, pending_begin_{};
+
+  std::atomic<uint64_t> inserted_{0}, admitted_{0}, updated_{0}, skipped_count_{0};
+  std::mutex non_finite_mutex_;
+  uint64_t non_finite_rows_ = 0, non_finite_key_ = 0;
+  bool has_non_finite_key_ = false;
+};
+
+// Overwrites the values of rows; what Insert updates with.
+class OverwriteValues final : public RowUpdater {
+ public:
+  explicit OverwriteValues(size_t dim) : dim_(dim) {}
+  Status Begin(SlotRecord*) override { return OkStatus(); }
+  size_t UpdateRows(float* const* rows, const float* const* values, size_t count) const override {
+    for (size_t i = 0; i < count; ++i) std::memcpy(rows[i], values[i], dim_ * sizeof(float));
+    return 0;
+  }
+
+ private:
+  size_t dim_;
+};
+
+}  // namespace
+
+Status Table::Update(std::span<const UpdatePart> parts, RowUpdater* updater, const UpdateOptions& options, Executor* executor,
+                     UpdateReport* report) {
+  std::unique_lock writer(impl_->writer_mutex);
+  return Updating(impl_.get(), parts, updater, options, executor, false).Run(report);
+}
+
+Status Table::Insert(std::span<const uint64_t> keys, const float* values, int64_t now_ms, Executor* executor, uint64_t* inserted) {
+  // An update whose "gradients" overwrite: of repeated keys the last one's values.
+  const size_t dim = impl_->options.dim;
+  if (keys.size() > 0x7FFFFFFFu) {
+    return InvalidArgumentError("table " + impl_->options.name + ": insert takes at most 2147483647 keys");
+  }
+  KeyBatch batch;
+  batch.Build(keys, executor);
+  std::vector<uint64_t> distinct(batch.unique());
+  std::vector<float> rows(values != nullptr ? batch.unique() * dim : 0);
+  for (const KeyGroup& group : batch.groups()) {
+    std::copy_n(batch.unique_keys(group), group.unique_count, distinct.data() + group.unique_begin);
+    if (values == nullptr) continue;
+    for (uint32_t j = group.ids_begin; j < group.ids_end; ++j) {
+      std::copy_n(values + batch.positions()[j] * dim, dim, rows.data() + (group.unique_begin + batch.local()[j]) * dim);
+    }
+  }
+  const std::vector<uint32_t> handles(distinct.size(), kUnseen), counts(distinct.size(), 0);
+  UpdatePart part;
+  part.keys = distinct;
+  part.handles = handles;
+  part.counts = counts;
+  part.first_rows = part.values = values != nullptr ? rows.data() : nullptr;
+  part.dense = values != nullptr;
+  OverwriteValues updater(dim);
+  UpdateOptions options;
+  options.now_ms = now_ms;
+  UpdateReport report;
+  std::unique_lock writer(impl_->writer_mutex);
+  MXREC_RETURN_IF_ERROR(Updating(impl_.get(), {&part, 1}, &updater, options, executor, true).Run(&report));
+  if (inserted != nullptr) *inserted = report.inserted;
+  return OkStatus();
+}
+
+}  // namespace mxrec
