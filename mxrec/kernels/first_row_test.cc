@@ -108,8 +108,8 @@ TEST(FirstRowTest, NormalAgreesWithTheInverseDistributionToSevenDigits) {
   for (uint32_t k = 0x7FFFFFFFu; k > 0x7FFFF000u; --k) check(k);
   for (uint32_t bit = 8; bit < 31; ++bit) check(0x7FFFFFFFu - (1u << bit));
   std::printf("worst relative error: normal %.3g, truncated normal %.3g\n", worst, worst_truncated);
-  EXPECT_LT(worst, 7e-7);
-  EXPECT_LT(worst_truncated, 7e-7);
+  EXPECT_LT(worst, 5e-7);
+  EXPECT_LT(worst_truncated, 5e-7);
   for (uint32_t k = 0; k < 4096; ++k) {
     EXPECT_NEAR(NormalFromWord(k), (k + 0.5) * 0x1p-31 * std::sqrt(3.14159265358979323846 / 2), 1e-6 * NormalFromWord(k));
   }
