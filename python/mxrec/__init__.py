@@ -1,0 +1,45 @@
+"""mxrec: sparse embedding tables for TensorFlow graph-mode scripts.
+
+    table = mxrec.get_embedding_table("user", dimension=16, device_vocabulary_size=1_000_000)
+    rows = mxrec.embedding_lookup(table, ids)                       # ids.shape + [16]
+    train_op = mxrec.minimize(loss, tf.compat.v1.train.AdagradOptimizer(0.05))
+
+Importing needs TensorFlow and the op library; ImportError says what is missing. Nothing of TensorFlow is changed.
+"""
+
+from mxrec import _loader  # first: its ImportError is the clearest
+from mxrec import testing
+from mxrec._version import __version__
+from mxrec.adamw import AdamWOptimizer
+from mxrec.config import init
+from mxrec.lookup import embedding_lookup
+from mxrec.lookup import get_sparse_embedding
+from mxrec.minimize import minimize
+from mxrec.saveable import save_with_tf_saver
+from mxrec.saver import EmbeddingTableSaver
+from mxrec.table import EmbeddingTable
+from mxrec.table import get_embedding_table
+from mxrec.table import get_existing_tables
+from mxrec.table import get_init_hashtable_op
+
+__all__ = [
+    "AdamWOptimizer",
+    "EmbeddingTable",
+    "EmbeddingTableSaver",
+    "__version__",
+    "embedding_lookup",
+    "get_embedding_table",
+    "get_existing_tables",
+    "get_init_hashtable_op",
+    "get_sparse_embedding",
+    "init",
+    "minimize",
+    "save_with_tf_saver",
+    "testing",
+    "version",
+]
+
+
+def version() -> str:
+  """The package's version."""
+  return __version__

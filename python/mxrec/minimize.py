@@ -1,0 +1,109 @@
+"""`mxrec.minimize`: dense variables and tables trained together by one optimizer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from mxrec import _validate
+from mxrec import adamw
+from mxrec import optimizer as optimizer_lib
+
+_train = tf.compat.v1.train
+
+
+def row_rule(optimizer: Any) -> optimizer_lib.RowRule:
+  """The rule for rows that goes with an optimizer object; ValueError for one without."""
+  # pylint: disable=protected-access,unidiomatic-typecheck
+  if isinstance(optimizer, adamw.AdamWOptimizer):
+    return optimizer.row_rule()
+  if type(optimizer) is _train.GradientDescentOptimizer:
+    return optimizer_lib.RowRule("sgd", (optimizer._learning_rate,))
+  if type(optimizer) is _train.AdagradOptimizer:
+    return optimizer_lib.RowRule("adagrad", (optimizer._learning_rate,),
+                                 (("initial_accumulator_value", float(optimizer._initial_accumulator_value)),))
+  if type(optimizer) is _train.AdamOptimizer:
+    return optimizer_lib.RowRule("adam", (optimizer._lr, optimizer._beta1, optimizer._beta2, optimizer._epsilon))
+  # pylint: enable=protected-access,unidiomatic-typecheck
+  raise ValueError("optimizer must be a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object, or an "
+                   f"mxrec.AdamWOptimizer: got {type(optimizer).__name__}")
+
+
+def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tensor]:
+  """Per table one tensor with the gradient of each id, summed over occurrences and lookups."""
+  by_table: dict[str, list[optimizer_lib.RowGradient]] = {}
+  for gradient in gradients:
+    by_table.setdefault(gradient.record.table.name, []).append(gradient)
+  parts = []
+  for same_table in by_table.values():
+    summed = [gradient.summed() for gradient in same_table]
+    if len(summed) > 1:
+      keys, place = tf.unique(tf.concat([gradient.record.op.outputs[3] for gradient in same_table], 0))
+      parts.append(tf.math.unsorted_segment_sum(tf.concat(summed, 0), place, tf.size(keys)))
+    else:
+      parts.append(summed[0])
+  return parts
+
+
+def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any = None) -> tf.Operation:
+  """Trains all trainable variables and all tables that `loss` depends on.
+
+  Args:
+    loss: scalar float32 tensor.
+    optimizer: a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object: it trains the variables, and
+      its twin with the same hyperparameters (floats, tensors or callables) the tables; Adam's twin is lazy: only rows of the step
+      move. Or an mxrec.AdamWOptimizer, when the loss depends on tables only.
+    global_step: variable that is incremented after the updates.
+    clip_norm: when given, gradients are scaled so that their norm over all variables and all ids is at most this (float > 0 or
+      scalar tensor). Gradients of the same id are summed first.
+
+  Returns:
+    The train op.
+
+  Raises:
+    ValueError: another optimizer; the loss depends on nothing that can be trained; a lookup inside a loop, branch or function.
+    NotImplementedError: an AdamWOptimizer, and the loss depends on variables too.
+  """
+  if not isinstance(loss, tf.Tensor):
+    raise ValueError(f"loss must be a tensor: got {type(loss).__name__}")
+  if clip_norm is not None and not _validate.is_tensor(clip_norm) and not (
+      isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool) and 0 < clip_norm < float("inf")):
+    raise ValueError(f"clip_norm must be a number above 0 or a scalar tensor: got {clip_norm!r}")
+  rule = row_rule(optimizer)
+  rows = optimizer_lib.rows_behind(loss)
+  variables = list(tf.compat.v1.trainable_variables())
+  if not rows and not variables:
+    raise ValueError("No variables to optimize: the loss depends on no table, and there is no trainable variable")
+  pairs = optimizer.compute_gradients(loss, variables + rows)
+  dense = [(gradient, variable) for gradient, variable in pairs[:len(variables)] if gradient is not None]
+  row_pairs = [pair for pair in pairs[len(variables):] if pair[0] is not None]
+  if not dense and not row_pairs:
+    raise ValueError("No gradients provided: the loss depends on no table and no trainable variable")
+  if dense and isinstance(optimizer, adamw.AdamWOptimizer):
+    raise NotImplementedError(f"AdamWOptimizer updates tables only, and the loss depends on {len(dense)} trainable variables (first: "
+                              f"{dense[0][1].name}): train those with a TensorFlow optimizer's minimize, and the tables with this one's")
+  tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
+  if clip_norm is not None:
+    dense, tables = _clip(dense, tables, clip_norm)
+  name = f"{optimizer.get_name()}_minimize"
+  with tf.name_scope(name):
+    updates = [optimizer.apply_gradients(dense)] if dense else []
+  updates += optimizer_lib.apply_rows(tables, rule, name)
+  return optimizer_lib.finish(updates, global_step, name)
+
+
+def _clip(dense: list[Any], tables: list[optimizer_lib.RowGradient], clip_norm: Any) -> tuple[list[Any], list[Any]]:
+  norm = tf.linalg.global_norm([_summed_dense(gradient) for gradient, _ in dense] + _true_norm_parts(tables))
+  gradients = [gradient for gradient, _ in dense] + [part.gradient for part in tables]
+  clipped, _ = tf.clip_by_global_norm(gradients, tf.cast(clip_norm, tf.float32), use_norm=norm)
+  return ([(gradient, variable) for gradient, (_, variable) in zip(clipped, dense)],
+          [optimizer_lib.RowGradient(part.record, gradient) for gradient, part in zip(clipped[len(dense):], tables)])
+
+
+def _summed_dense(gradient: Any) -> tf.Tensor:
+  """A variable's gradient with the parts of equal rows summed."""
+  if not isinstance(gradient, tf.IndexedSlices):
+    return gradient
+  rows, place = tf.unique(gradient.indices)
+  return tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows))

@@ -1,0 +1,174 @@
+"""Applying gradients to tables: what all optimizers share.
+
+Pairs (gradient, looked-up rows) are grouped by table, and each table gets one op that sums the gradients of equal ids over
+all its lookups and updates each row once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterable
+
+import tensorflow as tf
+from tensorflow.python.ops import resource_variable_ops
+
+from mxrec import _graph
+from mxrec import _loader
+from mxrec import table as table_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRule:
+  """A kind of row update that the engine knows, with its hyperparameters in the engine's order (floats or scalar tensors)."""
+
+  kind: str  # "sgd", "adagrad", "adam", "adamw"
+  hyper: tuple[Any, ...]
+  options: tuple[tuple[str, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class RowGradient:
+  """The gradient of one lookup's rows."""
+
+  record: _graph.LookupRecord
+  gradient: Any  # tf.Tensor [U, dim] or tf.IndexedSlices over U rows
+
+  @property
+  def dense(self) -> bool:
+    return not isinstance(self.gradient, tf.IndexedSlices)
+
+  def values(self) -> tf.Tensor:
+    dim = self.record.table.dimension
+    values = tf.convert_to_tensor(self.gradient if self.dense else self.gradient.values)
+    if values.dtype.base_dtype != tf.float32:
+      raise ValueError(f"gradient for table '{self.record.table.name}' must be float32: got {values.dtype.name}")
+    if not values.shape.is_compatible_with([None, dim]):
+      raise ValueError(f"gradient for table '{self.record.table.name}' must have shape [rows, {dim}]: got {values.shape}")
+    return values
+
+  def index(self) -> tf.Tensor:
+    """Row of each value, int32 [n]; empty for a dense gradient."""
+    return tf.zeros([0], tf.int32) if self.dense else tf.cast(self.gradient.indices, tf.int32)
+
+  def summed(self) -> tf.Tensor:
+    """The gradient as [U, dim]."""
+    if self.dense:
+      return self.values()
+    return tf.math.unsorted_segment_sum(self.values(), self.index(), tf.shape(self.record.rows)[0])
+
+
+def find_lookup(rows: Any) -> _graph.LookupRecord | None:
+  """The lookup that a tensor holds the rows of, or None."""
+  if not isinstance(rows, tf.Tensor) or rows.op.type != _graph.LOOKUP_OP or rows.value_index != 0:
+    return None
+  return table_lib.registry(rows.graph).find(rows)
+
+
+def _check_place(record: _graph.LookupRecord) -> None:
+  """ValueError when the lookup stands where the update op cannot follow it."""
+  graph = tf.compat.v1.get_default_graph()
+  around, inside = graph, record.graph
+  while around is not inside and around is not None:
+    around = getattr(around, "outer_graph", None)
+  name = record.table.name
+  advice = "look the ids up outside and use the rows inside, or pass training=False if this lookup is not to be trained"
+  if around is None:
+    raise ValueError(f"a lookup of table '{name}' inside a function or loop body cannot be trained from outside of it: {advice}")
+  if record.control_flow is not None and record.control_flow is not graph._get_control_flow_context():  # pylint: disable=protected-access
+    kind = "tf.while_loop" if getattr(record.control_flow, "IsWhileContext", lambda: False)() else "tf.cond"
+    raise ValueError(f"a lookup of table '{name}' inside tf.while_loop or tf.cond (here {kind}) cannot be trained from outside of it: "
+                     f"{advice}")
+
+
+def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
+  """Checks (gradient, rows) pairs and drops those without a gradient.
+
+  Raises:
+    NotImplementedError: a "variable" that is not looked-up rows.
+    ValueError: no pairs; no gradient at all; wrong dtype or shape; a lookup that cannot be trained.
+  """
+  pairs = list(pairs)
+  if not pairs:
+    raise ValueError("No variables provided.")
+  found = []
+  for gradient, rows in pairs:
+    record = find_lookup(rows)
+    if record is None:
+      raise NotImplementedError(f"only rows that get_sparse_embedding() returns can be updated here, not {rows!r}: train dense variables "
+                                "with a TensorFlow optimizer, or everything together with mxrec.minimize")
+    if gradient is None:
+      continue
+    if not record.training:
+      raise ValueError(f"a lookup of table '{record.table.name}' was made with training=False and cannot be trained")
+    _check_place(record)
+    found.append(RowGradient(record, gradient))
+  if not found:
+    names = sorted({find_lookup(rows).table.name for _, rows in pairs})
+    raise ValueError(f"No gradients provided for any lookup of the tables {names}: the loss does not depend on them")
+  return found
+
+
+def _scalar(value: Any) -> tf.Tensor:
+  value = value() if callable(value) else value
+  return tf.cast(tf.convert_to_tensor(value), tf.float32)
+
+
+def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[tf.Operation]:
+  """One update op per table."""
+  by_table: dict[str, list[RowGradient]] = {}
+  for gradient in gradients:
+    by_table.setdefault(gradient.record.table.name, []).append(gradient)
+  hyper = [_scalar(value) for value in rule.hyper]
+  updates = []
+  for table_name, parts in by_table.items():
+    outputs = [part.record.op.outputs for part in parts]  # rows, inverse, handles, keys, counts, generation
+    updates.append(
+        _loader.ops.mxrec_apply(
+            parts[0].record.table.handle,
+            hyper,
+            keys=[output[3] for output in outputs],
+            handles=[output[2] for output in outputs],
+            counts=[output[4] for output in outputs],
+            generations=[output[5] for output in outputs],
+            first_rows=[output[0] for output in outputs],
+            values=[part.values() for part in parts],
+            index=[part.index() for part in parts],
+            optimizer=rule.kind,
+            option_names=[option for option, _ in rule.options],
+            option_values=[value for _, value in rule.options],
+            dense=[part.dense for part in parts],
+            name=f"{name}/update_{table_name}"))
+  return updates
+
+
+def finish(updates: list[tf.Operation], global_step: Any, name: str) -> tf.Operation:
+  """The train op: all updates, then the step counter; joins the collection TRAIN_OP as TensorFlow's optimizers do."""
+  if global_step is None:
+    train_op = tf.group(*updates, name=name)
+  else:
+    with tf.control_dependencies(updates), tf.compat.v1.colocate_with(global_step):
+      if isinstance(global_step, resource_variable_ops.BaseResourceVariable):
+        train_op = global_step.assign_add(1, name=name, read_value=False)
+      else:
+        train_op = tf.compat.v1.assign_add(global_step, 1, name=name).op
+  train_op = getattr(train_op, "op", train_op)
+  collection = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+  if train_op not in collection:
+    collection.append(train_op)
+  return train_op
+
+
+def rows_behind(loss: tf.Tensor) -> list[tf.Tensor]:
+  """Rows of the lookups that a loss depends on, in creation order.
+
+  ValueError when the loss depends on a training lookup inside a function's body, which gradients do not reach.
+  """
+  graph = loss.graph
+  reached = _graph.ancestors([loss.op])
+  registry = table_lib.registry(graph)
+  for record in registry.lookups:
+    if record.graph is not graph and record.training and record.table.handle.op in reached:
+      users = [op for op in record.table.handle.consumers() if op in reached and not op.type.startswith("Mxrec")]
+      if users:
+        _check_place(record)
+  return [record.rows for record in registry.lookups if record.graph is graph and record.op in reached]

@@ -1,0 +1,258 @@
+"""Sparse tables: making them, finding them again, reading and changing their rows by hand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from mxrec import _checks
+from mxrec import _graph
+from mxrec import _session
+from mxrec import _validate
+from mxrec import config as config_lib
+from mxrec import initializers
+from mxrec import saveable
+from mxrec._table_ops import TableOps
+
+_ARGUMENTS = {  # field of the table's config -> the argument it came from
+    "dim": "dimension",
+    "vocabulary": "device_vocabulary_size",
+    "initializer": "initializer",
+    "min_used_times": "min_used_times",
+    "max_cold_secs": "max_cold_secs",
+    "capacity_policy": "capacity_policy",
+    "max_bytes": "max_bytes",
+    "non_finite": "non_finite",
+    "check_lookups": "check_lookups",
+}
+
+
+class EmbeddingTable:
+  """A sparse table in a graph. Its rows live in each session, like the value of a variable.
+
+  Made by `get_embedding_table`. The methods run at once, in `session` (a Session or a MonitoredSession; default: the default
+  session); they make no ops, so they work with finalized graphs. tf.errors.OpError subclasses report what the engine refuses.
+  """
+
+  def __init__(self, config: dict[str, Any], ops: TableOps) -> None:
+    self._config = config
+    self._ops = ops
+
+  def __repr__(self) -> str:
+    return f"<mxrec table '{self.name}', dimension {self.dimension}>"
+
+  @property
+  def name(self) -> str:
+    return self._config["name"]
+
+  @property
+  def dimension(self) -> int:
+    return self._config["dim"]
+
+  @property
+  def device_vocabulary_size(self) -> int:
+    return self._config["vocabulary"]
+
+  @property
+  def config(self) -> dict[str, Any]:
+    """A copy of the settings that the graph carries."""
+    return json.loads(json.dumps(self._config))
+
+  @property
+  def handle(self) -> tf.Tensor:
+    """Scalar resource tensor for the ops."""
+    return self._ops.handle
+
+  @property
+  def graph(self) -> tf.Graph:
+    return self._ops.handle.graph
+
+  @property
+  def reset_op(self) -> tf.Operation:
+    """Empties the table."""
+    return self._ops.reset
+
+  def size(self, session: Any = None) -> int:
+    """The number of ids that own a row."""
+    return int(self._run(session, self._ops.size))
+
+  def stats(self, session: Any = None) -> dict[str, Any]:
+    """Rows, candidates, bytes by kind, load, probe lengths, inserts, hits, misses, evictions, optimizer and its step."""
+    return json.loads(self._run(session, self._ops.stats))
+
+  def lookup_numpy(self, keys: Any, session: Any = None, *, return_found: bool = False) -> Any:
+    """Reads rows; an id without a row gives its first row. Changes nothing.
+
+    Args:
+      keys: integers of any shape S.
+      session: see the class.
+      return_found: also return which ids own a row.
+
+    Returns:
+      float32 array S + [dimension], or with `return_found` the pair (that, bool array S).
+    """
+    keys = _validate.keys(keys)
+    values, found = self._run(session, [self._ops.values, self._ops.found], {self._ops.keys: keys.reshape(-1)})
+    values = values.reshape(keys.shape + (self.dimension,))
+    return (values, found.reshape(keys.shape)) if return_found else values
+
+  def export(self, session: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """All rows: (int64 keys [n], float32 values [n, dimension]), in an order that depends only on the contents."""
+    keys, values = self._run(session, [self._ops.exported_keys, self._ops.exported_values])
+    return keys, values
+
+  def insert(self, keys: Any, values: Any = None, session: Any = None) -> int:
+    """Inserts ids; of duplicates the last one wins.
+
+    Args:
+      keys: integers of any shape S.
+      values: float32 S + [dimension], stored for new and present ids; None: new ids get their first rows, present ones keep theirs.
+      session: see the class.
+
+    Returns:
+      How many ids were new.
+    """
+    keys = _validate.keys(keys)
+    if values is None:
+      rows = np.zeros((0, self.dimension), np.float32)
+    else:
+      rows = _validate.rows(self.name, values, keys.shape + (self.dimension,)).reshape(-1, self.dimension)
+    return int(self._run(session, self._ops.inserted, {self._ops.keys: keys.reshape(-1), self._ops.new_values: rows}))
+
+  def erase(self, keys: Any, session: Any = None) -> int:
+    """Erases the rows of ids (integers of any shape); absent ones are ignored. Returns how many rows went."""
+    return int(self._run(session, self._ops.erased, {self._ops.keys: _validate.keys(keys).reshape(-1)}))
+
+  def evict(self, session: Any = None) -> int:
+    """Erases the rows that were not trained for more than `max_cold_secs`. Returns how many rows went."""
+    return int(self._run(session, self._ops.evicted))
+
+  def _run(self, session: Any, fetches: Any, feed_dict: Any = None) -> Any:
+    _checks.run(self.graph)
+    return _session.run(session, self.graph, f"table '{self.name}'", fetches, feed_dict)
+
+
+def _adopt(registry: _graph.Registry) -> None:
+  """Finds the tables and lookups of an imported graph again."""
+  graph = registry.graph
+  if registry.tables or graph.version == registry.adopted_version:
+    return
+  registry.adopted_version = graph.version
+  for op in graph.get_operations():
+    if op.type == _graph.TABLE_OP:
+      config = json.loads(op.get_attr("config"))
+      if config["name"] not in registry.tables:
+        registry.tables[config["name"]] = EmbeddingTable(config, TableOps.find(op.outputs[0]))
+        saveable.restore_in_collection(graph, op)
+    elif op.type == _graph.LOOKUP_OP:
+      source = _graph.handle_op(op.inputs[0])
+      if source is not None:
+        name = json.loads(source.get_attr("config"))["name"]
+        registry.lookups.append(_graph.LookupRecord(registry.tables[name], op, op.get_attr("training")))
+
+
+def registry(graph: tf.Graph | None = None) -> _graph.Registry:
+  """The registry of a graph (default: the default graph), imported tables included."""
+  return _graph.registry(graph, _adopt)
+
+
+def _check_equal(old: EmbeddingTable, config: dict[str, Any], seed: int | None) -> None:
+  for field, argument in _ARGUMENTS.items():
+    if old._config[field] != config[field]:  # pylint: disable=protected-access
+      raise ValueError(f"table '{old.name}' exists with {argument} = {old._config[field]!r}, now asked for with "  # pylint: disable=protected-access
+                       f"{config[field]!r}")
+  old_seed = old._config["seed"]["initializer_seed"]  # pylint: disable=protected-access
+  if old_seed != seed:
+    raise ValueError(f"table '{old.name}' exists with initializer seed {old_seed!r}, now asked for with {seed!r}")
+
+
+def get_embedding_table(name: str,
+                        dimension: int,
+                        device_vocabulary_size: int,
+                        initializer: Any = tf.compat.v1.random_normal_initializer(),
+                        key_dtype: Any = tf.int64,
+                        value_dtype: Any = tf.float32,
+                        distribution_strategy: str = "MP",
+                        min_used_times: int | None = None,
+                        max_cold_secs: int | None = None,
+                        *,
+                        capacity_policy: str = "grow",
+                        max_bytes: int | None = None,
+                        non_finite: str = "apply",
+                        check_lookups: bool = False,
+                        allow_large_dimension: bool = False,
+                        save_with_tf_saver: bool | None = None) -> EmbeddingTable:
+  """Makes a sparse table in the default graph, or returns the one of this name if all arguments are equal.
+
+  Args:
+    name: 1..128 characters out of [0-9A-Za-z_.].
+    dimension: values in a row, 1..512 (up to 65,536 with `allow_large_dimension`).
+    device_vocabulary_size: rows that are expected, 1..10^9; a limit only under capacity_policy="error".
+    initializer: TensorFlow initializer object with a formula per element. The first row of an id depends only on this, the table's
+      name, the initializer's seed and the graph's seed (tf.set_random_seed).
+    key_dtype: tf.int64; every 64-bit value is an ordinary id.
+    value_dtype: tf.float32.
+    distribution_strategy: "MP".
+    min_used_times: an id gets a row when it was trained this often, 0..2^31-1; until then lookups answer the default row. None or 0:
+      at once (0 also keeps counts).
+    max_cold_secs: rows not trained for more than this many whole seconds are erased at the next save or `evict()`, 0..2^64-1; None
+      or 0: never.
+    capacity_policy: "grow", or "error": more than `device_vocabulary_size` rows fail with tf.errors.ResourceExhaustedError.
+    max_bytes: most memory for index, rows and candidates; more fails with tf.errors.ResourceExhaustedError. None: no cap.
+    non_finite: NaN or Inf in an update: "apply" it with one warning per table, "skip" the row, or "error" with the table untouched.
+    check_lookups: report NaN or Inf among looked-up rows (one warning per table; an error under non_finite="error").
+    allow_large_dimension: see `dimension`.
+    save_with_tf_saver: whether tf.train.Saver and MonitoredTrainingSession save and restore the table; None: as
+      `mxrec.save_with_tf_saver` set, at first True.
+
+  Returns:
+    The table; the identical object for equal arguments in the same graph.
+
+  Raises:
+    ValueError: an argument is wrong, or conflicts with the table that exists.
+    RuntimeError: eager mode.
+  """
+  _validate.name("name", name)
+  description, seed = initializers.describe(initializer)
+  config = {
+      "name": name,
+      "dim": _validate.dimension(dimension, _validate.boolean("allow_large_dimension", allow_large_dimension)),
+      "vocabulary": _validate.vocabulary(device_vocabulary_size),
+      "initializer": description,
+      "min_used_times": _validate.optional_integer("min_used_times", min_used_times, _validate.MAX_USED_TIMES),
+      "max_cold_secs": _validate.optional_integer("max_cold_secs", max_cold_secs, _validate.MAX_COLD_SECS),
+      "capacity_policy": _validate.choice("capacity_policy", capacity_policy, ("grow", "error")),
+      "max_bytes": _validate.optional_integer("max_bytes", max_bytes, _validate.MAX_BYTES) or 0,
+      "non_finite": _validate.choice("non_finite", non_finite, ("apply", "skip", "error")),
+      "check_lookups": _validate.boolean("check_lookups", check_lookups),
+  }
+  _validate.dtype("key_dtype", key_dtype, tf.int64)
+  _validate.dtype("value_dtype", value_dtype, tf.float32)
+  _validate.distribution_strategy(distribution_strategy)
+  if save_with_tf_saver is not None:
+    _validate.boolean("save_with_tf_saver", save_with_tf_saver)
+  config_lib.require_one_rank()
+  with _graph.outermost() as graph:
+    tables = registry(graph).tables
+    if name in tables:
+      _check_equal(tables[name], config, seed)
+      return tables[name]
+    config["seed"] = {"initializer_seed": seed, "graph_seed": graph.seed}
+    table = EmbeddingTable(config, TableOps.build(name, config))
+    tables[name] = table
+    saveable.add_to_collection(table, save_with_tf_saver)
+  return table
+
+
+def get_existing_tables() -> list[EmbeddingTable]:
+  """The tables of the default graph, in creation order."""
+  return list(registry().tables.values())
+
+
+def get_init_hashtable_op() -> list[tf.Operation]:
+  """One op per table of the default graph, in creation order; each empties its table. A table starts empty without them too."""
+  _checks.run(tf.compat.v1.get_default_graph())
+  return [table.reset_op for table in get_existing_tables()]
