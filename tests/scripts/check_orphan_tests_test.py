@@ -10,21 +10,29 @@ _spec.loader.exec_module(check_orphan_tests)
 
 
 def test_files_are_found_by_name_and_build_folders_are_skipped(tmp_path):
-    for name in ("mxrec/table/row_test.cc", "mxrec/table/row.cc", "fuzz/block_fuzz.cc", "python/tests/test_ops.py",
-                 "tests/wheel/wheel_test.py", "python/mxrec/testing.py", "build/release/gone_test.cc", ".venv/lib/test_x.py"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    cpp, python = check_orphan_tests.files_on_disk(tmp_path)
-    assert cpp == ["fuzz/block_fuzz.cc", "mxrec/table/row_test.cc"]
-    assert python == ["python/tests/test_ops.py", "tests/wheel/wheel_test.py"]
+  for name in (
+    "mxrec/table/row_test.cc",
+    "mxrec/table/row.cc",
+    "fuzz/block_fuzz.cc",
+    "python/tests/test_ops.py",
+    "tests/wheel/wheel_test.py",
+    "python/mxrec/testing.py",
+    "build/release/gone_test.cc",
+    ".venv/lib/test_x.py",
+  ):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+  cpp, python = check_orphan_tests.files_on_disk(tmp_path)
+  assert cpp == ["fuzz/block_fuzz.cc", "mxrec/table/row_test.cc"]
+  assert python == ["python/tests/test_ops.py", "tests/wheel/wheel_test.py"]
 
 
 def test_a_file_that_ctest_does_not_know_is_named():
-    (problem,) = check_orphan_tests.orphans(["a/row_test.cc", "a/slab_test.cc"], {"row_test"}, [], set())
-    assert problem.startswith("a/slab_test.cc: ctest knows no test named slab_test")
+  (problem,) = check_orphan_tests.orphans(["a/row_test.cc", "a/slab_test.cc"], {"row_test"}, [], set())
+  assert problem.startswith("a/slab_test.cc: ctest knows no test named slab_test")
 
 
 def test_a_file_that_pytest_does_not_collect_is_named():
-    (problem,) = check_orphan_tests.orphans([], set(), ["t/test_a.py", "t/test_b.py"], {"t/test_a.py"})
-    assert problem == "t/test_b.py: pytest collects nothing from it"
+  (problem,) = check_orphan_tests.orphans([], set(), ["t/test_a.py", "t/test_b.py"], {"t/test_a.py"})
+  assert problem == "t/test_b.py: pytest collects nothing from it"
