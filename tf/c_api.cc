@@ -1,0 +1,51 @@
+#include "tf/c_api.h"
+
+#include <atomic>
+#include <optional>
+#include <string>
+
+#include "mxrec/base/log.h"
+#include "mxrec/engine/embedding_table.h"
+#include "mxrec/numeric/tolerance.h"
+
+#ifndef MXREC_VERSION
+#error "MXREC_VERSION must be given by the build: the version in the top CMakeLists.txt"
+#endif
+
+namespace {
+
+std::atomic<mxrec_log_sink> outer_sink{nullptr};
+
+void ForwardLog(const mxrec::LogRecord& record) {
+  // The sink may be taken away while a line is on its way; the line is then dropped.
+  if (const mxrec_log_sink sink = outer_sink.load()) sink(static_cast<int>(record.level), std::string(record.text).c_str());
+}
+
+}  // namespace
+
+const char* mxrec_version() { return MXREC_VERSION; }
+
+void mxrec_set_clock_ms(int64_t now_ms) { mxrec::SetClockForTesting(now_ms); }
+
+int64_t mxrec_now_ms() { return mxrec::NowMs(); }
+
+int mxrec_set_log_level(const char* level) {
+  const std::optional<mxrec::LogLevel> parsed = mxrec::LogLevelFromName(level == nullptr ? "" : level);
+  if (!parsed) return -1;
+  mxrec::SetLogLevel(*parsed);
+  return 0;
+}
+
+void mxrec_set_log_sink(mxrec_log_sink sink) {
+  outer_sink = sink;
+  mxrec::SetLogSink(sink != nullptr ? &ForwardLog : nullptr);
+}
+
+int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ulp) {
+  const mxrec::Result<mxrec::Tolerance> found = mxrec::FindTolerance(subject == nullptr ? "" : subject);
+  if (!found.ok()) return -1;
+  *rtol = found->rtol;
+  *atol = found->atol;
+  *ulp = found->max_ulp;
+  return 0;
+}

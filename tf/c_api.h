@@ -1,0 +1,23 @@
+// The few functions that Python calls in the op library without a graph (through ctypes). Plain C; every other symbol is hidden.
+#ifndef MXREC_TF_C_API_H_
+#define MXREC_TF_C_API_H_
+
+#include <stdint.h>
+
+#define MXREC_EXPORT extern "C" __attribute__((visibility("default")))
+
+// "0.1.0".
+MXREC_EXPORT const char* mxrec_version();
+// The clock of admission and eviction for this process, in milliseconds; negative: the system clock again.
+MXREC_EXPORT void mxrec_set_clock_ms(int64_t now_ms);
+MXREC_EXPORT int64_t mxrec_now_ms();
+// "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", in either case. 0, or -1 for another name.
+MXREC_EXPORT int mxrec_set_log_level(const char* level);
+// Receives each log line instead of standard error: level (0 = DEBUG ... 4 = CRITICAL) and text. Null: standard error again.
+// Called by any thread, several at once.
+typedef void (*mxrec_log_sink)(int level, const char* text);
+MXREC_EXPORT void mxrec_set_log_sink(mxrec_log_sink sink);
+// The entry of the tolerance table (docs/numerics.md) for a subject. 0, or -1 for an unknown subject; outputs are then untouched.
+MXREC_EXPORT int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ulp);
+
+#endif  // MXREC_TF_C_API_H_

@@ -1,0 +1,437 @@
+// The operations of sparse tables, with their shape functions and docs. Kernels: tf/kernels/.
+//
+// All but MxrecExpand are stateful: TensorFlow must neither fold nor merge them. A table is reached through the scalar resource
+// handle that MxrecTable gives out.
+#include <string>
+#include <vector>
+
+#include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tf/status_adapter.h"
+
+namespace mxrec {
+namespace {
+
+using tensorflow::shape_inference::DimensionHandle;
+using tensorflow::shape_inference::InferenceContext;
+using tensorflow::shape_inference::ShapeHandle;
+
+// Inputs [first, first + count) are scalars.
+TfStatus CheckScalars(InferenceContext* c, int first, int count) {
+  ShapeHandle unused;
+  for (int i = first; i < first + count; ++i) MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  return TfStatus();
+}
+
+TfStatus DimAttr(InferenceContext* c, DimensionHandle* dim) {
+  int64_t value = 0;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("dim", &value));
+  *dim = c->MakeDim(value);
+  return TfStatus();
+}
+
+// Only handles in, nothing out.
+TfStatus HandleShape(InferenceContext* c) { return CheckScalars(c, 0, 1); }
+
+// Handle in, one scalar out.
+TfStatus HandleToScalarShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
+  c->set_output(0, c->Scalar());
+  return TfStatus();
+}
+
+// Handle and a vector of keys in, one scalar out.
+TfStatus KeysToScalarShape(InferenceContext* c) {
+  ShapeHandle unused;
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &unused));
+  return HandleToScalarShape(c);
+}
+
+TfStatus LookupShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
+  DimensionHandle dim;
+  MXREC_TF_RETURN_IF_ERROR(DimAttr(c, &dim));
+  ShapeHandle default_row;
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &default_row));
+  const DimensionHandle size = c->Dim(default_row, 0);
+  if (c->ValueKnown(size) && c->Value(size) != 0 && c->Value(size) != c->Value(dim)) {
+    return absl::InvalidArgumentError("default_row has " + std::to_string(c->Value(size)) + " values; expected 0 or " +
+                                      std::to_string(c->Value(dim)));
+  }
+  const DimensionHandle unique = c->UnknownDim();
+  c->set_output(0, c->Matrix(unique, dim));
+  c->set_output(1, c->input(1));
+  c->set_output(2, c->Vector(unique));
+  c->set_output(3, c->Vector(unique));
+  c->set_output(4, c->Vector(unique));
+  c->set_output(5, c->Scalar());
+  return TfStatus();
+}
+
+TfStatus ExpandShape(InferenceContext* c) {
+  ShapeHandle rows;
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(0), 2, &rows));
+  ShapeHandle output;
+  MXREC_TF_RETURN_IF_ERROR(c->Concatenate(c->input(1), c->Vector(c->Dim(rows, 1)), &output));
+  c->set_output(0, output);
+  return TfStatus();
+}
+
+TfStatus ApplyShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
+  int64_t hyper_count = 0, parts = 0;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("H", &hyper_count));
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("P", &parts));
+  std::vector<bool> dense;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("dense", &dense));
+  if (static_cast<int64_t>(dense.size()) != parts) {
+    return absl::InvalidArgumentError("attribute dense has " + std::to_string(dense.size()) + " entries; expected one per part, " +
+                                      std::to_string(parts));
+  }
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 1, static_cast<int>(hyper_count)));
+  const auto input = [&](int list, int64_t part) { return c->input(static_cast<int>(1 + hyper_count + list * parts + part)); };
+  for (int64_t p = 0; p < parts; ++p) {
+    ShapeHandle key, unused, rows, value;
+    DimensionHandle unique, dim;
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(0, p), 1, &key));
+    unique = c->Dim(key, 0);
+    for (int list : {1, 2}) {
+      ShapeHandle vector;
+      MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(list, p), 1, &vector));
+      MXREC_TF_RETURN_IF_ERROR(c->Merge(unique, c->Dim(vector, 0), &unique));
+    }
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(3, p), 0, &unused));
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(4, p), 2, &rows));
+    MXREC_TF_RETURN_IF_ERROR(c->Merge(unique, c->Dim(rows, 0), &unique));
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(5, p), 2, &value));
+    MXREC_TF_RETURN_IF_ERROR(c->Merge(c->Dim(rows, 1), c->Dim(value, 1), &dim));
+    ShapeHandle index_shape;
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(6, p), 1, &index_shape));
+    if (dense[p]) {
+      MXREC_TF_RETURN_IF_ERROR(c->Merge(unique, c->Dim(value, 0), &unique));
+    } else {
+      DimensionHandle occurrences;
+      MXREC_TF_RETURN_IF_ERROR(c->Merge(c->Dim(index_shape, 0), c->Dim(value, 0), &occurrences));
+    }
+  }
+  return TfStatus();
+}
+
+TfStatus FindShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
+  ShapeHandle keys;
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &keys));
+  DimensionHandle dim;
+  MXREC_TF_RETURN_IF_ERROR(DimAttr(c, &dim));
+  c->set_output(0, c->Matrix(c->Dim(keys, 0), dim));
+  c->set_output(1, keys);
+  return TfStatus();
+}
+
+TfStatus ExportShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
+  DimensionHandle dim;
+  MXREC_TF_RETURN_IF_ERROR(DimAttr(c, &dim));
+  const DimensionHandle rows = c->UnknownDim();
+  c->set_output(0, c->Vector(rows));
+  c->set_output(1, c->Matrix(rows, dim));
+  return TfStatus();
+}
+
+TfStatus InsertShape(InferenceContext* c) {
+  ShapeHandle unused;
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 2, &unused));
+  return KeysToScalarShape(c);
+}
+
+// All inputs are scalars, so is the one output.
+TfStatus ScalarsToScalarShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, c->num_inputs()));
+  c->set_output(0, c->Scalar());
+  return TfStatus();
+}
+
+TfStatus ScalarsShape(InferenceContext* c) { return CheckScalars(c, 0, c->num_inputs()); }
+
+REGISTER_OP("MxrecTable")
+    .Output("handle: resource")
+    .Attr("container: string = ''")
+    .Attr("shared_name: string = ''")
+    .Attr("config: string")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::ScalarShape)
+    .Doc(R"doc(
+Gives the handle of a sparse table, creating the table empty when the session has none of this name.
+
+Fails with FailedPrecondition, naming table and field, when the session has one of another config.
+
+container: Container of the resource; empty means the default one.
+shared_name: Name of the resource in its container; empty means the name of the node. Handle ops of the same name share the table.
+config: The table's settings as a JSON object (see mxrec/engine/embedding_table.h).
+handle: Scalar handle of the table.
+)doc");
+
+REGISTER_OP("MxrecTableReset").Input("handle: resource").SetIsStateful().SetShapeFn(HandleShape).Doc(R"doc(
+Empties the table: rows, slots, counts, optimizer and its step.
+
+handle: The table.
+)doc");
+
+REGISTER_OP("MxrecLookup")
+    .Input("handle: resource")
+    .Input("ids: Tids")
+    .Input("default_row: float")
+    .Output("rows: float")
+    .Output("inverse: int32")
+    .Output("handles: int32")
+    .Output("keys: int64")
+    .Output("counts: int32")
+    .Output("generation: int64")
+    .Attr("Tids: {int64, int32, uint64}")
+    .Attr("dim: int >= 1")
+    .Attr("training: bool = true")
+    .SetIsStateful()
+    .SetShapeFn(LookupShape)
+    .Doc(R"doc(
+Reads the rows of the distinct ids. Never changes the table.
+
+An unseen id is answered with its first row, which MxrecApply stores if the id is trained; an id below the table's admission
+threshold, and with training = false any unseen id, is answered with default_row. The distinct ids come in an order that
+does not depend on threads. MxrecExpand puts the rows back in the places of the ids.
+
+handle: The table.
+ids: Ids of any shape, empty allowed. int32 is sign-extended, uint64 taken by its bits; every value is an ordinary id.
+default_row: [dim] values for ids without a row of their own, or [0] for zeros.
+rows: [U, dim], the rows of the U distinct ids.
+inverse: The shape of ids; inverse[i] is the place of ids[i] in keys and rows.
+handles: [U], where each row is stored (for MxrecApply).
+keys: [U], the distinct ids.
+counts: [U], how often each occurs in ids.
+generation: Tells MxrecApply whether the handles still hold.
+Tids: Type of the ids.
+dim: Values in a row; must be the table's.
+training: Whether unseen ids are answered with their first row.
+)doc");
+
+REGISTER_OP("MxrecExpand").Input("rows: float").Input("inverse: int32").Output("output: float").SetShapeFn(ExpandShape).Doc(R"doc(
+Copies rows to the places of the ids: output[..., :] = rows[inverse[...], :].
+
+rows: [U, dim].
+inverse: Any shape S, each value in [0, U); others are InvalidArgument.
+output: S + [dim].
+)doc");
+
+REGISTER_OP("MxrecApply")
+    .Input("handle: resource")
+    .Input("hyper: H * float")
+    .Input("keys: P * int64")
+    .Input("handles: P * int32")
+    .Input("counts: P * int32")
+    .Input("generations: P * int64")
+    .Input("first_rows: P * float")
+    .Input("values: P * float")
+    .Input("index: P * int32")
+    .Attr("H: int >= 0")
+    .Attr("P: int >= 0")
+    .Attr("optimizer: string")
+    .Attr("option_names: list(string) = []")
+    .Attr("option_values: list(float) = []")
+    .Attr("dense: list(bool)")
+    .SetIsStateful()
+    .SetShapeFn(ApplyShape)
+    .Doc(R"doc(
+One training step of one table: all gradients of the step's lookups (parts) at once.
+
+New ids are inserted, uses counted, gradients of the same id summed over occurrences and parts in order, and each row
+updated once. The optimizer's step advances by one, also when there are no ids. All or nothing: on an error the table is as
+before. The result does not depend on threads.
+
+handle: The table.
+hyper: Scalars, the hyperparameters in the order of the optimizer.
+keys: Per part: [U], as MxrecLookup gave them.
+handles: Per part: [U], as MxrecLookup gave them.
+counts: Per part: [U], as MxrecLookup gave them.
+generations: Per part: scalar, as MxrecLookup gave it.
+first_rows: Per part: [U, dim], the rows that MxrecLookup gave.
+values: Per part: the gradient, [n, dim] per occurrence or [U, dim] where dense.
+index: Per part: [n], values[j] belongs to keys[index[j]]; [0] where dense.
+H: Number of hyperparameters.
+P: Number of parts.
+optimizer: Kind: sgd, adagrad, adam, adamw.
+option_names: Names of options of the kind, e.g. initial_accumulator_value.
+option_values: Their values.
+dense: Per part, whether values has a row for each key.
+)doc");
+
+REGISTER_OP("MxrecTableSize")
+    .Input("handle: resource")
+    .Output("size: int64")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalarShape)
+    .Doc(R"doc(
+Number of rows of the table.
+
+handle: The table.
+size: Scalar.
+)doc");
+
+REGISTER_OP("MxrecTableStats")
+    .Input("handle: resource")
+    .Output("json: string")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalarShape)
+    .Doc(R"doc(
+Figures about the table: rows, candidates, bytes, load, probe lengths, inserts, hits, misses, evictions, optimizer.
+
+handle: The table.
+json: Scalar, a JSON object.
+)doc");
+
+REGISTER_OP("MxrecTableFind")
+    .Input("handle: resource")
+    .Input("keys: int64")
+    .Output("values: float")
+    .Output("found: bool")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(FindShape)
+    .Doc(R"doc(
+Reads rows by key, for tools. Changes nothing.
+
+handle: The table.
+keys: [n], duplicates allowed.
+values: [n, dim]; a key without a row gives its first row.
+found: [n], whether the key has a row.
+dim: Values in a row; must be the table's.
+)doc");
+
+REGISTER_OP("MxrecTableExport")
+    .Input("handle: resource")
+    .Output("keys: int64")
+    .Output("values: float")
+    .Attr("dim: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(ExportShape)
+    .Doc(R"doc(
+All rows of the table as of one moment, in an order that depends only on the contents.
+
+handle: The table.
+keys: [n].
+values: [n, dim].
+dim: Values in a row; must be the table's.
+)doc");
+
+REGISTER_OP("MxrecTableInsert")
+    .Input("handle: resource")
+    .Input("keys: int64")
+    .Input("values: float")
+    .Output("inserted: int64")
+    .SetIsStateful()
+    .SetShapeFn(InsertShape)
+    .Doc(R"doc(
+Inserts keys that are absent and overwrites the values of those that are present. All or nothing.
+
+handle: The table.
+keys: [n]; of duplicates the last one wins.
+values: [n, dim]; [0, dim] gives new keys their first rows and leaves present ones alone.
+inserted: Scalar, how many keys are new.
+)doc");
+
+REGISTER_OP("MxrecTableErase")
+    .Input("handle: resource")
+    .Input("keys: int64")
+    .Output("erased: int64")
+    .SetIsStateful()
+    .SetShapeFn(KeysToScalarShape)
+    .Doc(R"doc(
+Erases rows; absent keys are ignored.
+
+handle: The table.
+keys: [n].
+erased: Scalar, how many rows went.
+)doc");
+
+REGISTER_OP("MxrecTableEvict")
+    .Input("handle: resource")
+    .Output("evicted: int64")
+    .SetIsStateful()
+    .SetShapeFn(HandleToScalarShape)
+    .Doc(R"doc(
+Erases rows that were not trained for more than the table's max_cold_secs.
+
+handle: The table.
+evicted: Scalar, how many rows went.
+)doc");
+
+REGISTER_OP("MxrecSave")
+    .Input("handles: N * resource")
+    .Input("directory: string")
+    .Input("step: int64")
+    .Input("keep: int64")
+    .Output("bytes: int64")
+    .Attr("N: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(ScalarsToScalarShape)
+    .Doc(R"doc(
+Saves tables as one checkpoint, after erasing their cold rows. A save that fails, is cancelled or killed publishes nothing.
+
+handles: The tables, each once.
+directory: Scalar, the folder of checkpoints; made when missing.
+step: Scalar >= 0.
+keep: Scalar, newest checkpoints to keep; 0 keeps all.
+bytes: Scalar, bytes of the table files written.
+N: Number of tables.
+)doc");
+
+REGISTER_OP("MxrecLoad")
+    .Input("handles: N * resource")
+    .Input("directory: string")
+    .Input("step: int64")
+    .Output("report: string")
+    .Attr("N: int >= 1")
+    .SetIsStateful()
+    .SetShapeFn(ScalarsToScalarShape)
+    .Doc(R"doc(
+Loads tables from a checkpoint of MxrecSave. Every file is verified before a filled table is touched.
+
+handles: The tables, each once.
+directory: Scalar, the folder of checkpoints.
+step: Scalar, the step to load; -1 means the latest.
+report: Scalar, a JSON object: the step, and per table its name, rows, candidates, whether its optimizer slots are fresh, whether
+  its seed is another than the file's, and the file's optimizer.
+N: Number of tables.
+)doc");
+
+REGISTER_OP("MxrecSaverSave")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Output("marker: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarsToScalarShape)
+    .Doc(R"doc(
+Writes a table beside a checkpoint of tf.train.Saver, after erasing its cold rows.
+
+The file is <prefix>.data-<tag>-of-mxrec, the tag being five characters made from its contents. A missing folder is made.
+
+handle: The table.
+prefix: Scalar, the checkpoint's prefix.
+marker: Scalar, the content tag: what the saver stores, and what MxrecSaverRestore finds the file by.
+)doc");
+
+REGISTER_OP("MxrecSaverRestore")
+    .Input("handle: resource")
+    .Input("prefix: string")
+    .Input("marker: int64")
+    .SetIsStateful()
+    .SetShapeFn(ScalarsShape)
+    .Doc(R"doc(
+Loads a table from the file that MxrecSaverSave wrote beside a checkpoint. NotFound or DataLoss names the file.
+
+handle: The table.
+prefix: Scalar, the checkpoint's prefix.
+marker: Scalar, the content tag that the saver stored.
+)doc");
+
+}  // namespace
+}  // namespace mxrec
