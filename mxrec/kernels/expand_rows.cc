@@ -2,8 +2,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mxrec/kernels/expand_rows.cc"
-#include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
 HWY_BEFORE_NAMESPACE();
@@ -26,8 +26,8 @@ HWY_INLINE void CopyRow(const float* HWY_RESTRICT from, size_t dim, float* HWY_R
 }
 
 template <size_t kDim>
-HWY_INLINE size_t ExpandLoop(const float* HWY_RESTRICT rows, size_t unique, size_t dim, const int32_t* HWY_RESTRICT inverse, size_t n,
-                             float* HWY_RESTRICT out) {
+HWY_INLINE size_t ExpandLoop(const float* HWY_RESTRICT rows, size_t unique, size_t dim, const int32_t* HWY_RESTRICT inverse,
+                             size_t n, float* HWY_RESTRICT out) {
   // Far enough to hide a miss in the last-level cache, near enough to stay in the first level.
   constexpr size_t kAhead = 16;
   const size_t width = kDim != 0 ? kDim : dim;
@@ -50,11 +50,16 @@ HWY_INLINE size_t ExpandLoop(const float* HWY_RESTRICT rows, size_t unique, size
 
 size_t ExpandRowsSimd(const float* rows, size_t unique, size_t dim, const int32_t* inverse, size_t n, float* out) {
   switch (dim) {
-    case 8: return ExpandLoop<8>(rows, unique, dim, inverse, n, out);
-    case 16: return ExpandLoop<16>(rows, unique, dim, inverse, n, out);
-    case 32: return ExpandLoop<32>(rows, unique, dim, inverse, n, out);
-    case 64: return ExpandLoop<64>(rows, unique, dim, inverse, n, out);
-    default: return ExpandLoop<0>(rows, unique, dim, inverse, n, out);
+    case 8:
+      return ExpandLoop<8>(rows, unique, dim, inverse, n, out);
+    case 16:
+      return ExpandLoop<16>(rows, unique, dim, inverse, n, out);
+    case 32:
+      return ExpandLoop<32>(rows, unique, dim, inverse, n, out);
+    case 64:
+      return ExpandLoop<64>(rows, unique, dim, inverse, n, out);
+    default:
+      return ExpandLoop<0>(rows, unique, dim, inverse, n, out);
   }
 }
 

@@ -35,14 +35,14 @@ inline constexpr float kThird = 1.0f / 3, kFifth = 1.0f / 5, kSeventh = 1.0f / 7
 // P in powers of w - 2.5 for 0 <= w < 5: relative error 6e-9. Fitted (least squares reweighted towards the largest relative
 // error, in float64) to z / x of a float64 inverse normal distribution.
 inline constexpr float kSplit = 5.0f, kCentre = 2.5f;
-inline constexpr float kMiddle[] = {2.1233134269714355f,     0.34880203008651733f,    -0.005907717160880566f, -0.0017716445727273822f,
-                                    0.00030878567486070096f, -7.019229542493122e-06f, -4.89700369143975e-06f, 6.592639465452521e-07f,
-                                    3.285589755819274e-08f,  -1.2432363583059214e-08f};
+inline constexpr float kMiddle[] = {
+    2.1233134269714355f,     0.34880203008651733f,   -0.005907717160880566f, -0.0017716445727273822f, 0.00030878567486070096f,
+    -7.019229542493122e-06f, -4.89700369143975e-06f, 6.592639465452521e-07f, 3.285589755819274e-08f,  -1.2432363583059214e-08f};
 // P in powers of sqrt(w) - 3.4 for 5 <= w < 21.6: relative error 2e-8.
 inline constexpr float kTailCentre = 3.4f;
-inline constexpr float kTail[] = {4.5746750831604f,        1.4236140251159668f,     0.00561369676142931f,   -0.0036532387603074312f,
-                                  0.002124173566699028f,   -0.001369156059809029f,  0.0008795930189080536f, -0.0004620426334440708f,
-                                  9.035714173387977e-05f, 6.576014857273549e-05f,  -3.181675492669456e-05f};
+inline constexpr float kTail[] = {4.5746750831604f,       1.4236140251159668f,    0.00561369676142931f,   -0.0036532387603074312f,
+                                  0.002124173566699028f,  -0.001369156059809029f, 0.0008795930189080536f, -0.0004620426334440708f,
+                                  9.035714173387977e-05f, 6.576014857273549e-05f, -3.181675492669456e-05f};
 
 }  // namespace mxrec::first_row
 #endif  // MXREC_KERNELS_FIRST_ROW_CONSTANTS_
@@ -213,9 +213,12 @@ HWY_INLINE void Fill(const FirstRowFormula& formula, uint64_t seed, const uint64
 void FirstRowsSimd(const FirstRowFormula& formula, uint64_t seed, const uint64_t* keys, size_t count, size_t dim, float* out,
                    size_t stride) {
   switch (formula.distribution) {
-    case Distribution::kUniform: return Fill<Uniform>(formula, seed, keys, count, dim, out, stride);
-    case Distribution::kNormal: return Fill<Normal>(formula, seed, keys, count, dim, out, stride);
-    case Distribution::kTruncatedNormal: return Fill<TruncatedNormal>(formula, seed, keys, count, dim, out, stride);
+    case Distribution::kUniform:
+      return Fill<Uniform>(formula, seed, keys, count, dim, out, stride);
+    case Distribution::kNormal:
+      return Fill<Normal>(formula, seed, keys, count, dim, out, stride);
+    case Distribution::kTruncatedNormal:
+      return Fill<TruncatedNormal>(formula, seed, keys, count, dim, out, stride);
   }
 }
 
@@ -228,7 +231,8 @@ namespace mxrec {
 
 HWY_EXPORT(FirstRowsSimd);
 
-void FirstRows(const FirstRowFormula& formula, uint64_t seed, const uint64_t* keys, size_t count, size_t dim, float* out, size_t stride) {
+void FirstRows(const FirstRowFormula& formula, uint64_t seed, const uint64_t* keys, size_t count, size_t dim, float* out,
+               size_t stride) {
   if (dim == 0) return;
   const ScopedIeeeFloat ieee;
   HWY_DYNAMIC_DISPATCH(FirstRowsSimd)(formula, seed, keys, count, dim, out, stride);
@@ -314,8 +318,12 @@ void FirstRowsReference(const FirstRowFormula& formula, uint64_t seed, const uin
           if (value >= formula.b) value = std::nextafter(formula.b, formula.a);
           break;
         }
-        case Distribution::kNormal: value = formula.a + formula.b * NormalFromWord(word); break;
-        case Distribution::kTruncatedNormal: value = formula.a + formula.b * TruncatedNormalFromWord(word); break;
+        case Distribution::kNormal:
+          value = formula.a + formula.b * NormalFromWord(word);
+          break;
+        case Distribution::kTruncatedNormal:
+          value = formula.a + formula.b * TruncatedNormalFromWord(word);
+          break;
       }
       out[row * stride + column] = value;
     }

@@ -28,7 +28,8 @@ struct FirstRowFormula {
 };
 
 // Row i of `count` at out + i * stride, dim floats each; nothing else is written. dim <= 2^34.
-void FirstRows(const FirstRowFormula& formula, uint64_t seed, const uint64_t* keys, size_t count, size_t dim, float* out, size_t stride);
+void FirstRows(const FirstRowFormula& formula, uint64_t seed, const uint64_t* keys, size_t count, size_t dim, float* out,
+               size_t stride);
 // Scalar reference of the same; equal to the bit.
 void FirstRowsReference(const FirstRowFormula& formula, uint64_t seed, const uint64_t* keys, size_t count, size_t dim, float* out,
                         size_t stride);

@@ -15,8 +15,9 @@ namespace mxrec {
 namespace {
 
 constexpr FirstRowFormula kFormulas[] = {
-    {Distribution::kUniform, -0.25f, 0.75f},       {Distribution::kNormal, 0.0f, 1.0f},          {Distribution::kNormal, 3.0f, 0.01f},
-    {Distribution::kTruncatedNormal, 0.0f, 0.05f}, {Distribution::kTruncatedNormal, -1.0f, 2.0f},
+    {Distribution::kUniform, -0.25f, 0.75f},       {Distribution::kNormal, 0.0f, 1.0f},
+    {Distribution::kNormal, 3.0f, 0.01f},          {Distribution::kTruncatedNormal, 0.0f, 0.05f},
+    {Distribution::kTruncatedNormal, -1.0f, 2.0f},
 };
 
 TEST(FirstRowTest, PhiloxGivesThePublishedAnswers) {
@@ -130,10 +131,10 @@ TEST(FirstRowTest, NormalNearlyNeverDecreasesAndStaysWithinItsLargestValue) {
 
 TEST(FirstRowTest, UniformNeverReachesItsUpperBound) {
   // With a large offset most sums round; the highest would round up to b.
-  for (const FirstRowFormula formula : {FirstRowFormula{Distribution::kUniform, 0.0f, 1.0f},
-                                        FirstRowFormula{Distribution::kUniform, 16777214.0f, 16777216.0f},
-                                        FirstRowFormula{Distribution::kUniform, -1.0f, 0.0f},
-                                        FirstRowFormula{Distribution::kUniform, 1.0f, std::nextafter(1.0f, 2.0f)}}) {
+  for (const FirstRowFormula formula :
+       {FirstRowFormula{Distribution::kUniform, 0.0f, 1.0f}, FirstRowFormula{Distribution::kUniform, 16777214.0f, 16777216.0f},
+        FirstRowFormula{Distribution::kUniform, -1.0f, 0.0f},
+        FirstRowFormula{Distribution::kUniform, 1.0f, std::nextafter(1.0f, 2.0f)}}) {
     std::vector<uint64_t> keys(4096);
     for (size_t i = 0; i < keys.size(); ++i) keys[i] = i;
     std::vector<float> out(keys.size() * 16), expected(out.size());

@@ -53,7 +53,8 @@ class AdamW final : public Optimizer {
     MXREC_RETURN_IF_ERROR(internal::CheckOptions("adamw", options, {"initial_state"}));
     const double start = internal::OptionOr(options, "initial_state", 0.0);
     if (start != 0.0 && start != 1.0) {
-      return InvalidArgumentError("optimizer adamw: initial_state must be 0 (zeros) or 1 (original), found " + std::to_string(start));
+      return InvalidArgumentError("optimizer adamw: initial_state must be 0 (zeros) or 1 (original), found " +
+                                  std::to_string(start));
     }
     return std::shared_ptr<const Optimizer>(std::make_shared<AdamW>(start == 1.0));
   }
@@ -62,7 +63,9 @@ class AdamW final : public Optimizer {
   std::vector<std::string> slot_names() const override { return {"m", "v"}; }
   std::vector<std::string> hyper_names() const override { return {"learning_rate", "weight_decay", "beta_1", "beta_2", "epsilon"}; }
   std::vector<std::string> scalar_names() const override { return {"beta_1_power", "beta_2_power"}; }
-  std::vector<float> slot_initial_values() const override { return original_start_ ? std::vector{1.0f, 1.0f} : std::vector{0.0f, 0.0f}; }
+  std::vector<float> slot_initial_values() const override {
+    return original_start_ ? std::vector{1.0f, 1.0f} : std::vector{0.0f, 0.0f};
+  }
   std::vector<float> scalar_initial_values() const override {
     return original_start_ ? std::vector{0.9f, 0.9f} : std::vector{1.0f, 1.0f};
   }
@@ -77,8 +80,8 @@ class AdamW final : public Optimizer {
     ++state->step;
     power_1 *= beta_1;
     power_2 *= beta_2;
-    *constants = {lr,           1.0f - lr * weight_decay, beta_1,         1.0f - beta_1, beta_2, 1.0f - beta_2, 1.0f - power_1,
-                  1.0f - power_2, epsilon};
+    *constants = {lr,     1.0f - lr * weight_decay, beta_1, 1.0f - beta_1, beta_2, 1.0f - beta_2, 1.0f - power_1, 1.0f - power_2,
+                  epsilon};
     return OkStatus();
   }
 

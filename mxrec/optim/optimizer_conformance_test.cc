@@ -149,7 +149,7 @@ TEST_P(OptimizerConformanceTest, EveryTargetEqualsTheReferenceToTheBitForManyWid
 }
 
 TEST_P(OptimizerConformanceTest, ExtremeNumbersGiveTheSameBitsOnEveryTarget) {
-  const float extremes[] = {0.0f,   -0.0f,   1e-45f, -1e-45f, 1e-38f, -1e-30f, 1e-20f, 1.0f,  -1.0f,
+  const float extremes[] = {0.0f,  -0.0f,  1e-45f, -1e-45f, 1e-38f, -1e-30f, 1e-20f, 1.0f, -1.0f,
                             1e10f, -1e18f, 1e20f,  3e38f,   -3e38f, kInf,    -kInf,  kNaN, 1.17549435e-38f};
   const size_t dim = std::size(extremes), count = std::size(extremes);
   const StepConstants constants = Begin();

@@ -13,7 +13,8 @@
 namespace mxrec {
 namespace internal {
 
-#define MXREC_DECLARE_FACTORY(kind, Class) Result<std::shared_ptr<const Optimizer>> Make##Class(std::span<const OptimizerOption> options);
+#define MXREC_DECLARE_FACTORY(kind, Class) \
+  Result<std::shared_ptr<const Optimizer>> Make##Class(std::span<const OptimizerOption> options);
 MXREC_FOR_EACH_OPTIMIZER(MXREC_DECLARE_FACTORY)
 #undef MXREC_DECLARE_FACTORY
 
@@ -43,7 +44,8 @@ double OptionOr(std::span<const OptimizerOption> options, std::string_view name,
   return otherwise;
 }
 
-Status CheckOptions(std::string_view kind, std::span<const OptimizerOption> options, std::initializer_list<std::string_view> known) {
+Status CheckOptions(std::string_view kind, std::span<const OptimizerOption> options,
+                    std::initializer_list<std::string_view> known) {
   for (size_t i = 0; i < options.size(); ++i) {
     const std::string& name = options[i].name;
     if (std::find(known.begin(), known.end(), name) == known.end()) {

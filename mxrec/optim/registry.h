@@ -32,11 +32,9 @@ Status CheckScalars(const Optimizer& optimizer, const OptimizerState& state);
 
 // Class must have: static Result<std::shared_ptr<const Optimizer>> Make(std::span<const OptimizerOption>).
 // Use inside namespace mxrec; then add Class to the list in registry.cc.
-#define MXREC_REGISTER_OPTIMIZER(Class)                                                                  \
-  namespace internal {                                                                                   \
-  Result<std::shared_ptr<const Optimizer>> Make##Class(std::span<const OptimizerOption> options) {       \
-    return Class::Make(options);                                                                         \
-  }                                                                                                      \
+#define MXREC_REGISTER_OPTIMIZER(Class)                                                                                           \
+  namespace internal {                                                                                                            \
+  Result<std::shared_ptr<const Optimizer>> Make##Class(std::span<const OptimizerOption> options) { return Class::Make(options); } \
   }
 
 #endif  // MXREC_OPTIM_REGISTRY_H_

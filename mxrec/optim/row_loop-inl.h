@@ -90,11 +90,16 @@ HWY_INLINE size_t UpdateRowsOfWidth(const StepConstants& constants, const RowBat
 template <class Rule>
 HWY_INLINE size_t UpdateRowsWith(const StepConstants& constants, const RowBatch& batch) {
   switch (batch.dim) {
-    case 8: return UpdateRowsOfWidth<Rule, 8>(constants, batch);
-    case 16: return UpdateRowsOfWidth<Rule, 16>(constants, batch);
-    case 32: return UpdateRowsOfWidth<Rule, 32>(constants, batch);
-    case 64: return UpdateRowsOfWidth<Rule, 64>(constants, batch);
-    default: return UpdateRowsOfWidth<Rule, 0>(constants, batch);
+    case 8:
+      return UpdateRowsOfWidth<Rule, 8>(constants, batch);
+    case 16:
+      return UpdateRowsOfWidth<Rule, 16>(constants, batch);
+    case 32:
+      return UpdateRowsOfWidth<Rule, 32>(constants, batch);
+    case 64:
+      return UpdateRowsOfWidth<Rule, 64>(constants, batch);
+    default:
+      return UpdateRowsOfWidth<Rule, 0>(constants, batch);
   }
 }
 

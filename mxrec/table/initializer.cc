@@ -45,7 +45,8 @@ class Params {
   Result<double> Number(std::string_view name, double otherwise) const {
     const InitializerParam* param = Find(name);
     if (param == nullptr) return otherwise;
-    if (!param->text.empty()) return Bad("initializer ", initializer_, ": ", name, " must be a number, found \"", param->text, "\"");
+    if (!param->text.empty())
+      return Bad("initializer ", initializer_, ": ", name, " must be a number, found \"", param->text, "\"");
     if (!std::isfinite(static_cast<float>(param->value))) {
       return Bad("initializer ", initializer_, ": ", name, " must be a finite float32, found ", param->value);
     }
@@ -131,12 +132,15 @@ struct Formula {
 Formula FormulaOf(const InitializerSpec& spec) {
   const float a = static_cast<float>(spec.a), b = static_cast<float>(spec.b);
   switch (spec.kind) {
-    case InitializerSpec::Kind::kConstant: break;
+    case InitializerSpec::Kind::kConstant:
+      break;
     case InitializerSpec::Kind::kUniform:
       if (a < b) return {false, 0, {Distribution::kUniform, a, b}};
       break;
-    case InitializerSpec::Kind::kNormal: return {false, 0, {Distribution::kNormal, a, b}};
-    case InitializerSpec::Kind::kTruncatedNormal: return {false, 0, {Distribution::kTruncatedNormal, a, b}};
+    case InitializerSpec::Kind::kNormal:
+      return {false, 0, {Distribution::kNormal, a, b}};
+    case InitializerSpec::Kind::kTruncatedNormal:
+      return {false, 0, {Distribution::kTruncatedNormal, a, b}};
   }
   return {true, a, {}};
 }
@@ -182,7 +186,8 @@ Result<InitializerSpec> ResolveInitializer(std::string_view name, std::span<cons
   if (name == "variance_scaling") {
     MXREC_RETURN_IF_ERROR(params.CheckNames({"scale", "mode", "distribution"}));
     MXREC_ASSIGN_OR_RETURN(const double scale, params.Number("scale", 1.0));
-    return VarianceScaling(name, scale, params.Text("mode", "fan_in"), params.Text("distribution", "truncated_normal"), vocabulary, dim);
+    return VarianceScaling(name, scale, params.Text("mode", "fan_in"), params.Text("distribution", "truncated_normal"), vocabulary,
+                           dim);
   }
   for (const NamedScaling& named : kNamedScalings) {
     if (name != named.name) continue;
@@ -190,10 +195,12 @@ Result<InitializerSpec> ResolveInitializer(std::string_view name, std::span<cons
     return VarianceScaling(name, named.scale, named.mode, named.distribution, vocabulary, dim);
   }
   if (name == "identity" || name == "orthogonal") {
-    return Bad("initializer ", name, " is not supported: a row of it depends on the whole matrix, and a table makes each row from its key alone");
+    return Bad("initializer ", name,
+               " is not supported: a row of it depends on the whole matrix, and a table makes each row from its key alone");
   }
   return Bad("unknown initializer \"", name,
-             "\"; known: constant, glorot_normal, glorot_uniform, he_normal, he_uniform, lecun_normal, lecun_uniform, ones, random_normal, "
+             "\"; known: constant, glorot_normal, glorot_uniform, he_normal, he_uniform, lecun_normal, lecun_uniform, ones, "
+             "random_normal, "
              "random_uniform, truncated_normal, uniform_unit_scaling, variance_scaling, zeros");
 }
 
@@ -212,7 +219,8 @@ void GenerateFirstRowsReference(const InitializerSpec& spec, uint64_t table_seed
 }
 
 uint64_t TableSeed(std::string_view table_name, int64_t initializer_seed, int64_t graph_seed) {
-  const uint64_t seeds = Mix64(Mix64(static_cast<uint64_t>(initializer_seed) + 0x9E3779B97F4A7C15u) ^ static_cast<uint64_t>(graph_seed));
+  const uint64_t seeds =
+      Mix64(Mix64(static_cast<uint64_t>(initializer_seed) + 0x9E3779B97F4A7C15u) ^ static_cast<uint64_t>(graph_seed));
   return Hash64(table_name, seeds);
 }
 

@@ -41,7 +41,8 @@ TEST(InitializerTest, PlainFormsTakeTensorFlowsDefaults) {
   EXPECT_EQ(Resolve("constant", {}, 9, 4), (InitializerSpec{Kind::kConstant, 0.0, 0.0}));
   EXPECT_EQ(Resolve("constant", {{"value", 2.5, ""}}, 9, 4), (InitializerSpec{Kind::kConstant, 2.5, 0.0}));
   EXPECT_EQ(Resolve("random_uniform", {}, 9, 4), (InitializerSpec{Kind::kUniform, 0.0, 1.0}));
-  EXPECT_EQ(Resolve("random_uniform", {{"maxval", 0.5, ""}, {"minval", -0.5, ""}}, 9, 4), (InitializerSpec{Kind::kUniform, -0.5, 0.5}));
+  EXPECT_EQ(Resolve("random_uniform", {{"maxval", 0.5, ""}, {"minval", -0.5, ""}}, 9, 4),
+            (InitializerSpec{Kind::kUniform, -0.5, 0.5}));
   EXPECT_EQ(Resolve("random_normal", {}, 9, 4), (InitializerSpec{Kind::kNormal, 0.0, 1.0}));
   EXPECT_EQ(Resolve("random_normal", {{"stddev", 0.0, ""}}, 9, 4), (InitializerSpec{Kind::kNormal, 0.0, 0.0}));
   EXPECT_EQ(Resolve("truncated_normal", {{"mean", -0.01, ""}, {"stddev", 0.01, ""}}, 9, 4),
@@ -51,17 +52,21 @@ TEST(InitializerTest, PlainFormsTakeTensorFlowsDefaults) {
 // Numbers that TensorFlow 2.21's own objects hand to their random ops for the shape [vocabulary, dim].
 TEST(InitializerTest, ScalingFormsGiveTheNumbersOfTensorFlow) {
   const double cut = 0.87962566103423978;
-  EXPECT_EQ(Resolve("glorot_uniform", {}, 1000003, 16), (InitializerSpec{Kind::kUniform, -std::sqrt(3.0 / 500009.5), std::sqrt(3.0 / 500009.5)}));
+  EXPECT_EQ(Resolve("glorot_uniform", {}, 1000003, 16),
+            (InitializerSpec{Kind::kUniform, -std::sqrt(3.0 / 500009.5), std::sqrt(3.0 / 500009.5)}));
   EXPECT_EQ(Resolve("glorot_normal", {}, 10, 4), (InitializerSpec{Kind::kTruncatedNormal, 0.0, std::sqrt(1.0 / 7.0) / cut}));
-  EXPECT_EQ(Resolve("he_uniform", {}, 10, 4), (InitializerSpec{Kind::kUniform, -std::sqrt(3.0 * (2.0 / 10)), std::sqrt(3.0 * (2.0 / 10))}));
+  EXPECT_EQ(Resolve("he_uniform", {}, 10, 4),
+            (InitializerSpec{Kind::kUniform, -std::sqrt(3.0 * (2.0 / 10)), std::sqrt(3.0 * (2.0 / 10))}));
   EXPECT_EQ(Resolve("he_normal", {}, 1000003, 16), (InitializerSpec{Kind::kTruncatedNormal, 0.0, std::sqrt(2.0 / 1000003) / cut}));
-  EXPECT_EQ(Resolve("lecun_uniform", {}, 10, 4), (InitializerSpec{Kind::kUniform, -std::sqrt(3.0 * (1.0 / 10)), std::sqrt(3.0 * (1.0 / 10))}));
+  EXPECT_EQ(Resolve("lecun_uniform", {}, 10, 4),
+            (InitializerSpec{Kind::kUniform, -std::sqrt(3.0 * (1.0 / 10)), std::sqrt(3.0 * (1.0 / 10))}));
   EXPECT_EQ(Resolve("lecun_normal", {}, 10, 4), (InitializerSpec{Kind::kTruncatedNormal, 0.0, std::sqrt(1.0 / 10) / cut}));
   EXPECT_EQ(Resolve("uniform_unit_scaling", {{"factor", 2.5, ""}}, 10, 4),
             (InitializerSpec{Kind::kUniform, -(std::sqrt(3.0 / 10) * 2.5), std::sqrt(3.0 / 10) * 2.5}));
   EXPECT_EQ(Resolve("variance_scaling", {}, 10, 4), (InitializerSpec{Kind::kTruncatedNormal, 0.0, std::sqrt(1.0 / 10) / cut}));
-  EXPECT_EQ(Resolve("variance_scaling", {{"scale", 3.3, ""}, {"mode", 0, "fan_out"}, {"distribution", 0, "untruncated_normal"}}, 10, 4),
-            (InitializerSpec{Kind::kNormal, 0.0, std::sqrt(3.3 / 4)}));
+  EXPECT_EQ(
+      Resolve("variance_scaling", {{"scale", 3.3, ""}, {"mode", 0, "fan_out"}, {"distribution", 0, "untruncated_normal"}}, 10, 4),
+      (InitializerSpec{Kind::kNormal, 0.0, std::sqrt(3.3 / 4)}));
   EXPECT_EQ(Resolve("variance_scaling", {{"mode", 0, "fan_avg"}, {"distribution", 0, "normal"}}, 10, 4),
             (InitializerSpec{Kind::kTruncatedNormal, 0.0, std::sqrt(1.0 / 7) / cut}));
   // As printed by TensorFlow, all digits.
@@ -89,13 +94,15 @@ TEST(InitializerTest, WrongNamesAndValuesAreRefusedNamingThem) {
   EXPECT_THAT(Refusal("random_normal", {{"stddev", -0.5, ""}}), HasSubstr("stddev must not be negative, found -0.5"));
   EXPECT_THAT(Refusal("truncated_normal", {{"stddev", -1, ""}}), HasSubstr("stddev must not be negative, found -1"));
   EXPECT_THAT(Refusal("random_uniform", {{"minval", 2, ""}, {"maxval", 1, ""}}), HasSubstr("maxval 1 is below minval 2"));
-  EXPECT_THAT(Refusal("random_uniform", {{"minval", -3e38, ""}, {"maxval", 3e38, ""}}), HasSubstr("maxval - minval must be a finite"));
+  EXPECT_THAT(Refusal("random_uniform", {{"minval", -3e38, ""}, {"maxval", 3e38, ""}}),
+              HasSubstr("maxval - minval must be a finite"));
   EXPECT_THAT(Refusal("random_normal", {{"mean", nan, ""}}), HasSubstr("mean must be a finite float32, found nan"));
   EXPECT_THAT(Refusal("constant", {{"value", inf, ""}}), HasSubstr("value must be a finite float32, found inf"));
   EXPECT_THAT(Refusal("constant", {{"value", 1e39, ""}}), HasSubstr("value must be a finite float32"));
   EXPECT_THAT(Refusal("constant", {{"value", 0, "three"}}), HasSubstr("value must be a number, found \"three\""));
   EXPECT_THAT(Refusal("variance_scaling", {{"scale", 0, ""}}), HasSubstr("scale must be positive, found 0"));
-  EXPECT_THAT(Refusal("variance_scaling", {{"mode", 0, "fan"}}), HasSubstr("mode must be fan_in, fan_out or fan_avg, found \"fan\""));
+  EXPECT_THAT(Refusal("variance_scaling", {{"mode", 0, "fan"}}),
+              HasSubstr("mode must be fan_in, fan_out or fan_avg, found \"fan\""));
   EXPECT_THAT(Refusal("variance_scaling", {{"distribution", 0, "cauchy"}}), HasSubstr("found \"cauchy\""));
   EXPECT_THAT(Refusal("uniform_unit_scaling", {{"factor", -1, ""}}), HasSubstr("factor must not be negative"));
 }
@@ -117,8 +124,8 @@ std::vector<uint64_t> Consecutive(size_t count, uint64_t first = 0) {
 const std::vector<uint64_t> kOddKeys = {0, ~uint64_t{0}, uint64_t{1} << 63, 1, 0x7FFFFFFFFFFFFFFFu, 0x0123456789ABCDEFu};
 
 TEST(InitializerTest, AllSpecsEqualTheReferenceToTheBitOnEveryTarget) {
-  const InitializerSpec specs[] = {{Kind::kConstant, 0.1, 0},       {Kind::kUniform, -0.05, 0.05}, {Kind::kUniform, 0.5, 0.5},
-                                   {Kind::kNormal, 0, 1},           {Kind::kNormal, 2, 0},         {Kind::kTruncatedNormal, 0, 0.3},
+  const InitializerSpec specs[] = {{Kind::kConstant, 0.1, 0}, {Kind::kUniform, -0.05, 0.05}, {Kind::kUniform, 0.5, 0.5},
+                                   {Kind::kNormal, 0, 1},     {Kind::kNormal, 2, 0},         {Kind::kTruncatedNormal, 0, 0.3},
                                    {Kind::kNormal, 0, 1e-40}};
   for (const InitializerSpec& spec : specs) {
     for (const size_t dim : {1, 2, 3, 4, 5, 8, 15, 16, 17, 63, 64, 65, 200}) {
@@ -130,7 +137,8 @@ TEST(InitializerTest, AllSpecsEqualTheReferenceToTheBitOnEveryTarget) {
         std::vector<float> rows = untouched;
         GenerateFirstRows(spec, 99, kOddKeys.data(), kOddKeys.size(), dim, rows.data(), stride);
         for (size_t i = 0; i < rows.size(); ++i) {
-          ASSERT_EQ(std::bit_cast<uint32_t>(rows[i]), std::bit_cast<uint32_t>(expected[i])) << target << " dim " << dim << " at " << i;
+          ASSERT_EQ(std::bit_cast<uint32_t>(rows[i]), std::bit_cast<uint32_t>(expected[i]))
+              << target << " dim " << dim << " at " << i;
         }
       });
     }
@@ -160,20 +168,47 @@ TEST(InitializerTest, GoldenValuesNeverChange) {
   };
   const Golden goldens[] = {
       {{Kind::kUniform, -0.05, 0.05}, 0x0u, 0, {0xBC256700u, 0x3D1BDC6Fu, 0x3CC1188Eu, 0x3C2CD248u, 0x3ADA9DC0u, 0x3D34157Du}},
-      {{Kind::kUniform, -0.05, 0.05}, 0x0u, ~uint64_t{0}, {0x3D394A53u, 0x3D1928F3u, 0xBC701558u, 0xBD104ACAu, 0xBAECC6C0u, 0xBC82365Au}},
-      {{Kind::kUniform, -0.05, 0.05}, 0x0u, uint64_t{1} << 63, {0x3C5E0D1Cu, 0xBC9597EAu, 0x3C0652F8u, 0x3CAE81A2u, 0x3CC4CAAAu, 0xBB883AD0u}},
+      {{Kind::kUniform, -0.05, 0.05},
+       0x0u,
+       ~uint64_t{0},
+       {0x3D394A53u, 0x3D1928F3u, 0xBC701558u, 0xBD104ACAu, 0xBAECC6C0u, 0xBC82365Au}},
+      {{Kind::kUniform, -0.05, 0.05},
+       0x0u,
+       uint64_t{1} << 63,
+       {0x3C5E0D1Cu, 0xBC9597EAu, 0x3C0652F8u, 0x3CAE81A2u, 0x3CC4CAAAu, 0xBB883AD0u}},
       {{Kind::kUniform, -0.05, 0.05}, 0x0u, 12345, {0xBD2A6E78u, 0x3CA3BB82u, 0x3D342BDFu, 0x3D0D144Du, 0xBD38CB25u, 0xBD343FA0u}},
       {{Kind::kNormal, 0, 1}, 0x0u, 0, {0x3FA35876u, 0xBF96BB4Fu, 0xBF2153B7u, 0xBE88FDECu, 0xBD2B4C1Fu, 0xBFC6A4FAu}},
       {{Kind::kNormal, 0, 1}, 0x0u, ~uint64_t{0}, {0xBFD589E5u, 0xBF929426u, 0x3F869498u, 0x3EC2245Eu, 0x40061C32u, 0x3F7FB010u}},
-      {{Kind::kNormal, 0, 1}, 0x0u, uint64_t{1} << 63, {0xBEB16CEBu, 0x3F67CCA9u, 0xBE53F109u, 0xBF0FEE58u, 0xBF24DF98u, 0x3FDDC94Fu}},
+      {{Kind::kNormal, 0, 1},
+       0x0u,
+       uint64_t{1} << 63,
+       {0xBEB16CEBu, 0x3F67CCA9u, 0xBE53F109u, 0xBF0FEE58u, 0xBF24DF98u, 0x3FDDC94Fu}},
       {{Kind::kNormal, 0, 1}, 0x0u, 12345, {0x3E58FC4Eu, 0xBF062660u, 0xBFC6DF84u, 0xBF81A4C5u, 0x3DFB5FBAu, 0x3E1A6FDFu}},
       {{Kind::kTruncatedNormal, 0, 0.02}, 0x0u, 0, {0x3CC13D90u, 0xBCB360E0u, 0xBC43DCAFu, 0xBBA730FDu, 0xBA51475Bu, 0xBCE5D35Eu}},
-      {{Kind::kTruncatedNormal, 0, 0.02}, 0x0u, ~uint64_t{0}, {0xBCF3FEABu, 0xBCAEBE41u, 0x3CA12DAEu, 0x3BECAD52u, 0x3D0F6C4Eu, 0x3C997619u}},
-      {{Kind::kTruncatedNormal, 0, 0.02}, 0x0u, uint64_t{1} << 63, {0xBBD860A5u, 0x3C8BA004u, 0xBB816355u, 0xBC2EFAE0u, 0xBC481B78u, 0x3CFB70B5u}},
-      {{Kind::kTruncatedNormal, 0, 0.02}, 0x0u, 12345, {0x3B847695u, 0xBC23333Eu, 0xBCE60CBBu, 0xBC9B8790u, 0x3B19865Eu, 0x3B3C9EFDu}},
-      {{Kind::kUniform, -0.05, 0.05}, 0x123456789ABCDEFu, 12345, {0x3CF9A60Eu, 0xBCAE595Du, 0xBD1E20EAu, 0x3C13CE40u, 0x3C51B614u, 0xBCB07500u}},
-      {{Kind::kNormal, 0, 1}, 0x123456789ABCDEFu, 12345, {0xBF5BD3BDu, 0x3F4BF0F8u, 0x3E944832u, 0xBE69917Bu, 0xBEA73229u, 0x3F49AE70u}},
-      {{Kind::kTruncatedNormal, 0, 0.02}, 0x123456789ABCDEFu, 12345, {0xBC84A01Au, 0x3C768ECEu, 0x3BB4EFC2u, 0xBB8E9237u, 0xBBCBF1CBu, 0x3C73E375u}},
+      {{Kind::kTruncatedNormal, 0, 0.02},
+       0x0u,
+       ~uint64_t{0},
+       {0xBCF3FEABu, 0xBCAEBE41u, 0x3CA12DAEu, 0x3BECAD52u, 0x3D0F6C4Eu, 0x3C997619u}},
+      {{Kind::kTruncatedNormal, 0, 0.02},
+       0x0u,
+       uint64_t{1} << 63,
+       {0xBBD860A5u, 0x3C8BA004u, 0xBB816355u, 0xBC2EFAE0u, 0xBC481B78u, 0x3CFB70B5u}},
+      {{Kind::kTruncatedNormal, 0, 0.02},
+       0x0u,
+       12345,
+       {0x3B847695u, 0xBC23333Eu, 0xBCE60CBBu, 0xBC9B8790u, 0x3B19865Eu, 0x3B3C9EFDu}},
+      {{Kind::kUniform, -0.05, 0.05},
+       0x123456789ABCDEFu,
+       12345,
+       {0x3CF9A60Eu, 0xBCAE595Du, 0xBD1E20EAu, 0x3C13CE40u, 0x3C51B614u, 0xBCB07500u}},
+      {{Kind::kNormal, 0, 1},
+       0x123456789ABCDEFu,
+       12345,
+       {0xBF5BD3BDu, 0x3F4BF0F8u, 0x3E944832u, 0xBE69917Bu, 0xBEA73229u, 0x3F49AE70u}},
+      {{Kind::kTruncatedNormal, 0, 0.02},
+       0x123456789ABCDEFu,
+       12345,
+       {0xBC84A01Au, 0x3C768ECEu, 0x3BB4EFC2u, 0xBB8E9237u, 0xBBCBF1CBu, 0x3C73E375u}},
   };
   for (const Golden& golden : goldens) {
     const std::vector<float> row = Generate(golden.spec, golden.seed, {golden.key}, 6);
