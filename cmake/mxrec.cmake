@@ -11,6 +11,9 @@ target_compile_features(mxrec_options INTERFACE cxx_std_20)
 target_compile_options(mxrec_options INTERFACE -Wall -Wextra -Wno-unused-parameter -fvisibility=hidden
                        -ffp-contract=off -fno-math-errno)
 
+# Header-only libraries, needed to build ours but not to use them once installed.
+set(MXREC_BUILD_ONLY nlohmann_json::nlohmann_json)
+
 function(mxrec_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;HDRS;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(mxrec_${name} STATIC ${ARG_SRCS} ${ARG_HDRS})
@@ -18,6 +21,9 @@ function(mxrec_library name)
   set_target_properties(mxrec_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${name})
   target_compile_features(mxrec_${name} PUBLIC cxx_std_20)
   target_include_directories(mxrec_${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>)
+  foreach(dependency ${MXREC_BUILD_ONLY})
+    list(TRANSFORM ARG_PRIVATE_DEPS REPLACE "^${dependency}$" "$<BUILD_INTERFACE:${dependency}>")
+  endforeach()
   target_link_libraries(mxrec_${name} PUBLIC ${ARG_DEPS} PRIVATE $<BUILD_INTERFACE:mxrec_options> ${ARG_PRIVATE_DEPS})
   set_property(GLOBAL APPEND PROPERTY MXREC_LIBRARIES mxrec_${name})
 endfunction()
