@@ -6,7 +6,9 @@
 //
 // The files a manifest names are complete and on disk before the manifest is. Files that no manifest names are removed after
 // the next successful save. A killed save leaves the previous checkpoint as it was. Equal contents give equal bytes.
-// Memory beyond the tables: <= 64 MiB. Failures name file, block, expected and found.
+// Memory beyond the tables: <= 64 MiB, whatever the number of threads, unless a single row is longer than 1 MiB.
+// Failures name file, block, expected and found.
+// Threads: all functions may run at once, on different tables or directories; one save at a time into one directory.
 #ifndef MXREC_CKPT_CHECKPOINT_H_
 #define MXREC_CKPT_CHECKPOINT_H_
 
@@ -31,7 +33,7 @@ using ProgressFn = std::function<bool(uint64_t done_bytes, uint64_t total_bytes)
 struct CheckpointIo {
   Env* env = nullptr;            // null = Env::Default()
   Executor* executor = nullptr;  // null = the caller's thread
-  ProgressFn progress;           // may be empty
+  ProgressFn progress = nullptr;  // may be empty
 };
 
 // What one table file holds; also the manifest's entry of it.
@@ -51,9 +53,15 @@ struct TableFileInfo {
 
 // --- one table, one file (what tf.train.Saver's side files are) ---
 
-// Streams the table to a temporary file beside it, syncs, then renames it to path_for_tag(content_tag).
+// Which part of a table that is spread over ranks a file holds.
+struct ShardOf {
+  uint32_t shard = 0, shard_count = 1;
+};
+
+// Streams the table to a temporary file beside it, syncs, then renames it to path_for_tag(content_tag) and syncs the folder,
+// which is created when it is missing. A file of that name is replaced (it has the same contents, or is damaged).
 Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
-                                     const std::function<std::string(uint64_t content_tag)>& path_for_tag);
+                                     const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard = {});
 // Reads header and footer only.
 Result<TableFileInfo> ReadTableFileInfo(const CheckpointIo& io, const std::string& path);
 // Reads every block and checks it against every checksum; touches no table.
@@ -62,13 +70,21 @@ Result<TableFileInfo> VerifyTableFile(const CheckpointIo& io, const std::string&
 // What a load did besides loading.
 struct LoadReport {
   uint64_t rows = 0, candidates = 0;
-  bool slots_fresh = false;      // the file's optimizer differs from the attached one: rows loaded, slots at their start
+  // The file's optimizer differs from the attached one: rows loaded; nothing is attached now, so the next update starts with
+  // fresh slots. The caller warns.
+  bool slots_fresh = false;
   std::string file_optimizer_kind;
+  bool seed_differs = false;  // ids that are not in the file get other first rows than in the run that saved it
+};
+struct LoadOptions {
+  // This rank's share: keys with OwnerOf(key, rank_count) == rank (table/owner.h).
+  uint32_t rank = 0, rank_count = 1;
 };
 // Loads the rows this rank owns of all `paths` (the files of every shard) into the table. A filled table is touched only after
 // all files were verified; an empty one is streamed into and cleared again on an error. kFailedPrecondition when dim
 // differs. now_ms stamps rows without times.
-Result<LoadReport> ReadTableFiles(const CheckpointIo& io, std::span<const std::string> paths, Table* table, int64_t now_ms);
+Result<LoadReport> ReadTableFiles(const CheckpointIo& io, std::span<const std::string> paths, Table* table, int64_t now_ms,
+                                  const LoadOptions& options = {});
 
 // --- a directory of steps ---
 
@@ -76,15 +92,26 @@ struct SaveOptions {
   uint64_t step = 0;
   int keep = 0;  // newest checkpoints to keep, this one included; 0 = all
 };
+// REQUIRES: no two tables of one name. The one-rank form of the two calls below.
 Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const Table* const> tables, const SaveOptions& options);
+// On N ranks: each rank writes its part of each table; then one of them, when all have finished, publishes what all wrote.
+Result<std::vector<TableFileInfo>> WriteCheckpointFiles(const CheckpointIo& io, const std::string& dir,
+                                                        std::span<const Table* const> tables, uint64_t step, ShardOf shard = {});
+Status PublishCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const TableFileInfo> files,
+                         const SaveOptions& options);
 // Loads the named tables of step; kNotFound lists the steps or tables there are. All files are verified before any filled
 // table is touched.
 Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
-                                               std::span<Table* const> tables, int64_t now_ms);
-// Complete steps (those with a readable manifest), ascending. An absent dir has none.
+                                               std::span<Table* const> tables, int64_t now_ms,
+                                               const LoadOptions& options = {});
+// Complete steps (those with a readable manifest whose files are there with their lengths), ascending. An absent dir has none.
 Result<std::vector<uint64_t>> ListCheckpoints(const CheckpointIo& io, const std::string& dir);
-// The step `latest` names if complete, else the newest complete one; nullopt when there is none.
+// The step `latest` names if complete, else the newest complete one; nullopt when there is none. When the step that `latest`
+// names has a manifest that is damaged or newer, or lacks files, that failure: going on from an older step is for the caller
+// to decide.
 Result<std::optional<uint64_t>> LatestCheckpoint(const CheckpointIo& io, const std::string& dir);
+// The manifest's entries, checked as far as the manifest goes. kNotFound lists the steps there are.
+Result<std::vector<TableFileInfo>> ReadCheckpointInfo(const CheckpointIo& io, const std::string& dir, uint64_t step);
 // Every file named by the step's manifest verified; returns the entries.
 Result<std::vector<TableFileInfo>> VerifyCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step);
 

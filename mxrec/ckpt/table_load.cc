@@ -1,0 +1,197 @@
+#include "mxrec/ckpt/table_load.h"
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "mxrec/ckpt/format/manifest.h"
+#include "mxrec/ckpt/format/names.h"
+#include "mxrec/ckpt/table_file_writer.h"
+
+namespace mxrec {
+namespace internal {
+namespace {
+
+class LoaderSink final : public RowSink {
+ public:
+  explicit LoaderSink(Table::Loader* loader) : loader_(loader) {}
+  Status AddRows(const RowBlock& block) override {
+    rows_.fetch_add(block.count, std::memory_order_relaxed);
+    return loader_->AddRows(block);
+  }
+  Status AddCandidates(std::span<const Candidate> candidates) override {
+    candidates_.fetch_add(candidates.size(), std::memory_order_relaxed);
+    return loader_->AddCandidates(candidates);
+  }
+  uint64_t rows() const { return rows_; }
+  uint64_t candidates() const { return candidates_; }
+
+ private:
+  Table::Loader* const loader_;
+  std::atomic<uint64_t> rows_{0}, candidates_{0};
+};
+
+format::TableHeader HeaderOf(const Table& table, SlotRecord slots, ShardOf shard) {
+  const TableOptions& options = table.options();
+  format::TableHeader header;
+  header.table = options.name;
+  header.dim = options.dim;
+  header.seed = options.seed;
+  header.initializer = options.initializer;
+  header.slots = std::move(slots);
+  header.has_counts = options.keep_counts;
+  header.has_times = options.max_cold_secs > 0;
+  header.shard = shard.shard;
+  header.shard_count = shard.shard_count;
+  return header;
+}
+
+}  // namespace
+
+Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std::string> paths, Table* table, const LoadOptions& options) {
+  if (options.rank >= options.rank_count) {
+    return InvalidArgumentError("rank " + std::to_string(options.rank) + ": expected less than the rank count " +
+                                std::to_string(options.rank_count));
+  }
+  TableLoad load;
+  load.table_ = table;
+  load.options_ = options;
+  for (const std::string& path : paths) {
+    MXREC_ASSIGN_OR_RETURN(std::unique_ptr<TableFile> file, TableFile::Open(EnvOf(io), path));
+    if (file->header().dim != table->options().dim) {
+      return FailedPreconditionError(path + ": table \"" + table->options().name + "\" has dim " + std::to_string(table->options().dim) +
+                                     ", the file (table \"" + file->header().table + "\") has dim " + std::to_string(file->header().dim));
+    }
+    load.files_.push_back(std::move(file));
+  }
+  std::sort(load.files_.begin(), load.files_.end(), [](const auto& a, const auto& b) { return a->header().shard < b->header().shard; });
+  std::vector<TableFileInfo> infos;
+  for (const auto& file : load.files_) {
+    infos.push_back(file->info());
+    infos.back().file = file->path();
+  }
+  MXREC_RETURN_IF_ERROR(format::CheckShards(infos));
+  const TableOptions& wanted = table->options();
+  uint64_t rows = 0;
+  for (const auto& file : load.files_) rows += file->header().rows;
+  if (wanted.capacity_policy == CapacityPolicy::kError && options.rank_count == 1 && rows > wanted.capacity_rows) {
+    return ResourceExhaustedError("table \"" + wanted.name + "\": the checkpoint holds " + std::to_string(rows) +
+                                  " rows, the capacity is " + std::to_string(wanted.capacity_rows) + " rows");
+  }
+  load.filled_ = table->size() != 0 || table->TakeSnapshot()->candidates() != 0 || !table->slots().optimizer_kind.empty();
+  return load;
+}
+
+uint64_t TableLoad::file_bytes() const {
+  uint64_t sum = 0;
+  for (const auto& file : files_) sum += file->info().bytes;
+  return sum;
+}
+
+Status TableLoad::Verify(const CheckpointIo& io, Progress* progress) const { return ReadBlocks(io, files_, {}, nullptr, progress); }
+
+Result<LoadReport> TableLoad::Run(const CheckpointIo& io, int64_t now_ms, Progress* progress) const {
+  const format::TableHeader& header = files_[0]->header();
+  const SlotRecord attached = table_->slots();
+  LoadReport report;
+  report.file_optimizer_kind = header.slots.optimizer_kind;
+  report.seed_differs = header.seed != table_->options().seed;
+
+  // Start values are the running optimizer's; step and scalars are the file's.
+  SlotRecord record = header.slots;
+  if (!attached.optimizer_kind.empty() && !record.optimizer_kind.empty()) {
+    if (attached.optimizer_kind == record.optimizer_kind && attached.slot_names == record.slot_names &&
+        attached.scalar_names == record.scalar_names) {
+      record.slot_initial_values = attached.slot_initial_values;
+    } else {
+      record = SlotRecord();
+      report.slots_fresh = true;
+    }
+  }
+  uint64_t expected_rows = 0;
+  for (const auto& file : files_) expected_rows += file->header().rows;
+  expected_rows = expected_rows / options_.rank_count + (expected_rows % options_.rank_count != 0);
+
+  MXREC_ASSIGN_OR_RETURN(const std::unique_ptr<Table::Loader> loader, table_->BeginLoad(record, expected_rows, now_ms));
+  LoaderSink sink(loader.get());
+  const ReadOptions options{.share = options_, .with_slots = !record.slot_names.empty()};
+  if (Status status = ReadBlocks(io, files_, options, &sink, progress); !status.ok()) {
+    loader->Abort();
+    if (!filled_) return status;
+    return Status(status.code(), std::string(status.message()) + " (found only after all files had been checked; table \"" +
+                                     table_->options().name + "\" is empty now)");
+  }
+  loader->Commit();
+  report.rows = sink.rows();
+  report.candidates = sink.candidates();
+  return report;
+}
+
+Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard,
+                                 const std::function<std::string(uint64_t content_tag)>& path_for_tag, Progress* progress) {
+  if (shard.shard >= shard.shard_count) {
+    return InvalidArgumentError("shard " + std::to_string(shard.shard) + ": expected less than the shard count " +
+                                std::to_string(shard.shard_count));
+  }
+  const std::unique_ptr<Table::Snapshot> snapshot = table.TakeSnapshot();
+  const SnapshotSource source(snapshot.get());
+  const format::TableHeader header = DescribeSource(HeaderOf(table, snapshot->slots(), shard), source);
+  const std::string temporary = format::TemporaryName(path_for_tag(0));
+  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, WriteTableStream(io, header, source, temporary, progress));
+  const std::string path = path_for_tag(info.content_tag);
+  Env* const env = EnvOf(io);
+  if (Status status = env->Rename(temporary, path); !status.ok()) {
+    static_cast<void>(env->RemoveFile(temporary));
+    return status;
+  }
+  info.file = BaseName(path);
+  return info;
+}
+
+Result<uint64_t> TableBytes(const Table& table, ShardOf shard) {
+  const std::unique_ptr<Table::Snapshot> snapshot = table.TakeSnapshot();
+  const SnapshotSource source(snapshot.get());
+  return FileBytes(DescribeSource(HeaderOf(table, snapshot->slots(), shard), source));
+}
+
+}  // namespace internal
+
+using internal::EnvOf;
+using internal::Progress;
+using internal::TableFile;
+using internal::TableLoad;
+
+Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
+                                     const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard) {
+  Env* const env = EnvOf(io);
+  const std::string dir = DirName(path_for_tag(0));
+  MXREC_RETURN_IF_ERROR(env->CreateDirs(dir));
+  MXREC_ASSIGN_OR_RETURN(const uint64_t bytes, internal::TableBytes(table, shard));
+  Progress progress(io.progress, bytes);
+  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTable(io, table, shard, path_for_tag, &progress));
+  MXREC_RETURN_IF_ERROR(env->SyncDir(dir));
+  return info;
+}
+
+Result<TableFileInfo> ReadTableFileInfo(const CheckpointIo& io, const std::string& path) {
+  MXREC_ASSIGN_OR_RETURN(const std::unique_ptr<TableFile> file, TableFile::Open(EnvOf(io), path));
+  return file->info();
+}
+
+Result<TableFileInfo> VerifyTableFile(const CheckpointIo& io, const std::string& path) {
+  std::vector<std::unique_ptr<TableFile>> files(1);
+  MXREC_ASSIGN_OR_RETURN(files[0], TableFile::Open(EnvOf(io), path));
+  Progress progress(io.progress, files[0]->info().bytes);
+  MXREC_RETURN_IF_ERROR(ReadBlocks(io, files, {}, nullptr, &progress));
+  return files[0]->info();
+}
+
+Result<LoadReport> ReadTableFiles(const CheckpointIo& io, std::span<const std::string> paths, Table* table, int64_t now_ms,
+                                  const LoadOptions& options) {
+  MXREC_ASSIGN_OR_RETURN(const TableLoad load, TableLoad::Prepare(io, paths, table, options));
+  Progress progress(io.progress, load.file_bytes() * (load.filled() ? 2 : 1));
+  if (load.filled()) MXREC_RETURN_IF_ERROR(load.Verify(io, &progress));
+  return load.Run(io, now_ms, &progress);
+}
+
+}  // namespace mxrec
