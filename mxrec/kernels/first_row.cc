@@ -75,20 +75,27 @@ HWY_INLINE void MulWide(VU a, VU m, VU& low, VU& high) {
 #endif
 }
 
-HWY_INLINE void Philox(uint64_t seed, VU& c0, VU& c1, VU& c2, VU& c3) {
+HWY_INLINE void PhiloxRound(uint32_t k0, uint32_t k1, VU& c0, VU& c1, VU& c2, VU& c3) {
   const DU du;
+  VU low0, high0, low1, high1;
+  MulWide(c0, hn::Set(du, fr::kMul0), low0, high0);
+  MulWide(c2, hn::Set(du, fr::kMul1), low1, high1);
+  c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(du, k0));
+  c1 = low1;
+  c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(du, k1));
+  c3 = low0;
+}
+
+HWY_INLINE void Philox(uint64_t seed, VU& c0, VU& c1, VU& c2, VU& c3) {
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  const VU m0 = hn::Set(du, fr::kMul0), m1 = hn::Set(du, fr::kMul1);
-  for (int round = 0; round < fr::kRounds; ++round) {
-    VU low0, high0, low1, high1;
-    MulWide(c0, m0, low0, high0);
-    MulWide(c2, m1, low1, high1);
-    c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(du, k0));
-    c1 = low1;
-    c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(du, k1));
-    c3 = low0;
-    k0 += fr::kWeyl0;
-    k1 += fr::kWeyl1;
+  for (int round = 0; round < fr::kRounds; ++round, k0 += fr::kWeyl0, k1 += fr::kWeyl1) PhiloxRound(k0, k1, c0, c1, c2, c3);
+}
+
+HWY_INLINE void PhiloxTwice(uint64_t seed, VU& a0, VU& a1, VU& a2, VU& a3, VU& b0, VU& b1, VU& b2, VU& b3) {
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+  for (int round = 0; round < fr::kRounds; ++round, k0 += fr::kWeyl0, k1 += fr::kWeyl1) {
+    PhiloxRound(k0, k1, a0, a1, a2, a3);
+    PhiloxRound(k0, k1, b0, b1, b2, b3);
   }
 }
 
@@ -119,15 +126,15 @@ HWY_INLINE VF Polynomial(const float (&c)[kN], VF t) {
   return p;
 }
 
+// From words to numbers. These hold no vectors, which could not be members on processors with vectors of unknown length.
 struct Uniform {
-  VF a, range, below_b;
+  float a, range, below_b;
   explicit HWY_INLINE Uniform(const FirstRowFormula& f)
-      : a(hn::Set(DF(), f.a)),
-        range(hn::Set(DF(), f.b - f.a)),
-        below_b(hn::Set(DF(), std::nextafter(f.b, -std::numeric_limits<float>::infinity()))) {}
+      : a(f.a), range(f.b - f.a), below_b(std::nextafter(f.b, -std::numeric_limits<float>::infinity())) {}
   HWY_INLINE VF operator()(VU word) const {
-    const VF u = hn::Mul(hn::ConvertTo(DF(), hn::BitCast(DI(), hn::ShiftRight<8>(word))), hn::Set(DF(), fr::kTwoToMinus24));
-    return hn::Min(hn::Add(a, hn::Mul(u, range)), below_b);
+    const DF d;
+    const VF u = hn::Mul(hn::ConvertTo(d, hn::BitCast(DI(), hn::ShiftRight<8>(word))), hn::Set(d, fr::kTwoToMinus24));
+    return hn::Min(hn::Add(hn::Set(d, a), hn::Mul(u, hn::Set(d, range))), hn::Set(d, below_b));
   }
 };
 
@@ -138,8 +145,8 @@ HWY_INLINE VF HalfOpen(VU k) {
 }
 
 struct Normal {
-  VF mean, deviation;
-  explicit HWY_INLINE Normal(const FirstRowFormula& f) : mean(hn::Set(DF(), f.a)), deviation(hn::Set(DF(), f.b)) {}
+  float mean, deviation;
+  explicit HWY_INLINE Normal(const FirstRowFormula& f) : mean(f.a), deviation(f.b) {}
   HWY_INLINE VF operator()(VU word) const {
     const DF d;
     const VU sign = SignOf(word);
@@ -154,13 +161,13 @@ struct Normal {
       p = hn::IfThenElse(middle, p, tail);
     }
     const VF z = hn::BitCast(d, hn::Xor(hn::BitCast(DU(), hn::Mul(p, x)), sign));
-    return hn::Add(mean, hn::Mul(deviation, z));
+    return hn::Add(hn::Set(d, mean), hn::Mul(hn::Set(d, deviation), z));
   }
 };
 
 struct TruncatedNormal {
-  VF mean, deviation;
-  explicit HWY_INLINE TruncatedNormal(const FirstRowFormula& f) : mean(hn::Set(DF(), f.a)), deviation(hn::Set(DF(), f.b)) {}
+  float mean, deviation;
+  explicit HWY_INLINE TruncatedNormal(const FirstRowFormula& f) : mean(f.a), deviation(f.b) {}
   HWY_INLINE VF operator()(VU word) const {
     const DF d;
     const VU sign = SignOf(word);
@@ -170,11 +177,12 @@ struct TruncatedNormal {
     const VF p = Polynomial(fr::kMiddle, hn::Sub(w, hn::Set(d, fr::kCentre)));
     const VF size = hn::Min(hn::Mul(p, x), hn::Set(d, 2.0f));
     const VF z = hn::BitCast(d, hn::Xor(hn::BitCast(DU(), size), sign));
-    return hn::Add(mean, hn::Mul(deviation, z));
+    return hn::Add(hn::Set(d, mean), hn::Mul(hn::Set(d, deviation), z));
   }
 };
 
-// Each lane makes one block of four columns of some row. Lanes run through the blocks of a row, then of the next.
+// Each lane makes one block of four columns of some row. Lanes run through the blocks of a row, then of the next. Two vectors
+// of lanes go side by side where there is work for both: the ten rounds are one long chain of dependent multiplications.
 template <class FromWord>
 HWY_INLINE void Fill(const FirstRowFormula& formula, uint64_t seed, const uint64_t* HWY_RESTRICT keys, size_t count, size_t dim,
                      float* HWY_RESTRICT out, size_t stride) {
@@ -182,14 +190,15 @@ HWY_INLINE void Fill(const FirstRowFormula& formula, uint64_t seed, const uint64
   const DU du;
   const FromWord from_word(formula);
   const size_t lanes = hn::Lanes(d);
-  HWY_ALIGN uint32_t low[hn::MaxLanes(d)] = {}, high[hn::MaxLanes(d)] = {}, block[hn::MaxLanes(d)] = {};
-  HWY_ALIGN float values[4 * hn::MaxLanes(d)];
-  float* places[hn::MaxLanes(d)];
+  constexpr size_t kMost = 2 * hn::MaxLanes(d);
+  HWY_ALIGN uint32_t low[kMost] = {}, high[kMost] = {}, block[kMost] = {};
+  HWY_ALIGN float values[4 * kMost];
+  float* places[kMost];
 
   size_t row = 0, column = 0;
   while (row < count) {
     size_t used = 0;
-    for (; used < lanes && row < count; ++used) {
+    for (; used < 2 * lanes && row < count; ++used) {
       low[used] = static_cast<uint32_t>(keys[row]);
       high[used] = static_cast<uint32_t>(keys[row] >> 32);
       block[used] = static_cast<uint32_t>(column / 4);
@@ -200,9 +209,15 @@ HWY_INLINE void Fill(const FirstRowFormula& formula, uint64_t seed, const uint64
         ++row;
       }
     }
-    VU c0 = hn::Load(du, low), c1 = hn::Load(du, high), c2 = hn::Load(du, block), c3 = hn::Zero(du);
-    Philox(seed, c0, c1, c2, c3);
-    hn::StoreInterleaved4(from_word(c0), from_word(c1), from_word(c2), from_word(c3), d, values);
+    VU a0 = hn::Load(du, low), a1 = hn::Load(du, high), a2 = hn::Load(du, block), a3 = hn::Zero(du);
+    if (used <= lanes) {
+      Philox(seed, a0, a1, a2, a3);
+    } else {
+      VU b0 = hn::Load(du, low + lanes), b1 = hn::Load(du, high + lanes), b2 = hn::Load(du, block + lanes), b3 = hn::Zero(du);
+      PhiloxTwice(seed, a0, a1, a2, a3, b0, b1, b2, b3);
+      hn::StoreInterleaved4(from_word(b0), from_word(b1), from_word(b2), from_word(b3), d, values + 4 * lanes);
+    }
+    hn::StoreInterleaved4(from_word(a0), from_word(a1), from_word(a2), from_word(a3), d, values);
     for (size_t j = 0; j < used; ++j) {
       const size_t first = size_t{block[j]} * 4;
       std::memcpy(places[j], values + 4 * j, (first + 4 <= dim ? 4 : dim - first) * sizeof(float));
