@@ -123,7 +123,8 @@ TEST(CheckpointTest, HundredsOfTablesAndNoTables) {
   std::vector<std::unique_ptr<Table>> tables;
   std::vector<const Table*> saved;
   for (int i = 0; i < 200; ++i) {
-    tables.push_back(MakeTable(kItem, KeysOf(3, i), "t" + std::to_string(i)));
+    const std::string number = std::to_string(i);
+    tables.push_back(MakeTable(kItem, KeysOf(3, i), "t" + number));
     saved.push_back(tables.back().get());
   }
   ASSERT_EQ(SaveCheckpoint({.executor = &pool}, temp.path(), saved, {.step = 1}), OkStatus());
