@@ -208,12 +208,13 @@ int main(int argc, char** argv) {
   g_program = argv[0];
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
-    if (ParseFlag(argument, "--seconds", &seconds) || ParseFlag(argument, "--runs", &runs) || ParseFlag(argument, "--seed", &seed) ||
-        ParseFlag(argument, "--max-bytes", &max_bytes)) {
+    if (ParseFlag(argument, "--seconds", &seconds) || ParseFlag(argument, "--runs", &runs) ||
+        ParseFlag(argument, "--seed", &seed) || ParseFlag(argument, "--max-bytes", &max_bytes)) {
       continue;
     }
     if (argument.starts_with("--")) {
-      std::fprintf(stderr, "unknown or wrong option %s\nusage: %s [--seconds=2] [--runs=N] [--seed=1] [--max-bytes=65536] | FILE...\n",
+      std::fprintf(stderr,
+                   "unknown or wrong option %s\nusage: %s [--seconds=2] [--runs=N] [--seed=1] [--max-bytes=65536] | FILE...\n",
                    argv[i], argv[0]);
       return 2;
     }
@@ -230,8 +231,8 @@ int main(int argc, char** argv) {
   uint64_t run = 0;
   const auto start_run = [&] {
     ++run;
-    std::snprintf(g_crash_file, sizeof(g_crash_file), "%.200s-crash-%llu-%llu", target.c_str(), static_cast<unsigned long long>(seed),
-                  static_cast<unsigned long long>(run));
+    std::snprintf(g_crash_file, sizeof(g_crash_file), "%.200s-crash-%llu-%llu", target.c_str(),
+                  static_cast<unsigned long long>(seed), static_cast<unsigned long long>(run));
   };
   for (const std::string& input : seeds) {
     start_run();

@@ -12,8 +12,10 @@ TEST(CheckTest, PassingChecksDoNotEvaluateTheirText) {
 }
 
 TEST(CheckTest, IsOneStatement) {
-  if (false) MXREC_CHECK(false);
-  else SUCCEED();
+  if (false)
+    MXREC_CHECK(false);
+  else
+    SUCCEED();
 }
 
 TEST(CheckDeathTest, FailurePrintsPlaceConditionAndText) {

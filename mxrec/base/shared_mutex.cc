@@ -26,7 +26,8 @@ void SharedMutex::LockSlow() {
     const uint32_t epoch = writer_epoch_.load(std::memory_order_acquire);
     uint32_t state = state_.load(std::memory_order_relaxed);
     while ((state & (kWriter | kReadersMask)) == 0) {
-      if (state_.compare_exchange_weak(state, state - kOneWaiting + kWriter, std::memory_order_acquire, std::memory_order_relaxed)) {
+      if (state_.compare_exchange_weak(state, state - kOneWaiting + kWriter, std::memory_order_acquire,
+                                       std::memory_order_relaxed)) {
         return;
       }
     }

@@ -109,9 +109,7 @@ ThreadPool::~ThreadPool() {
   for (std::thread& thread : impl_->threads) thread.join();
 }
 
-int ThreadPool::concurrency() const {
-  return getpid() == impl_->owner ? static_cast<int>(impl_->threads.size()) + 1 : 1;
-}
+int ThreadPool::concurrency() const { return getpid() == impl_->owner ? static_cast<int>(impl_->threads.size()) + 1 : 1; }
 
 void ThreadPool::ParallelFor(size_t n, const std::function<void(size_t)>& body) {
   if (n <= 1 || impl_->threads.empty() || getpid() != impl_->owner) {

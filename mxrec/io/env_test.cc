@@ -98,9 +98,14 @@ TEST_F(EnvTest, AReadBeyondTheEndIsDataLossWithNumbers) {
 
 TEST_F(EnvTest, MissingThingsAreNotFoundAndNamed) {
   const std::string path = dir_.File("none");
-  const Status statuses[] = {env_->NewRandomAccessFile(path).status(), env_->FileSize(path).status(), env_->RemoveFile(path),
-                             env_->Rename(path, dir_.File("b")),       env_->ListDir(path).status(), env_->RemoveDir(path),
-                             env_->SyncDir(path),                      env_->NewWritableFile(path + "/x").status()};
+  const Status statuses[] = {env_->NewRandomAccessFile(path).status(),
+                             env_->FileSize(path).status(),
+                             env_->RemoveFile(path),
+                             env_->Rename(path, dir_.File("b")),
+                             env_->ListDir(path).status(),
+                             env_->RemoveDir(path),
+                             env_->SyncDir(path),
+                             env_->NewWritableFile(path + "/x").status()};
   for (const Status& status : statuses) {
     EXPECT_EQ(status.code(), StatusCode::kNotFound) << status;
     EXPECT_THAT(std::string(status.message()), StartsWith(path)) << status;

@@ -199,8 +199,8 @@ class FaultyEnv::Writer final : public WritableFile {
         const uint64_t wanted = size_after - file_->size;
         const uint64_t limit = file_->size + free;
         if (limit > offset) MXREC_RETURN_IF_ERROR(Put(offset, data.substr(0, limit - offset)));
-        return ResourceExhaustedError(what + ": no space left: expected " + std::to_string(wanted) +
-                                      " free bytes, found " + std::to_string(free));
+        return ResourceExhaustedError(what + ": no space left: expected " + std::to_string(wanted) + " free bytes, found " +
+                                      std::to_string(free));
       }
     }
     return Put(offset, data);
@@ -422,7 +422,8 @@ Status FaultyEnv::CreateDirs(const std::string& path) {
   const std::string name = Normal(path);
   MXREC_RETURN_IF_ERROR(impl_->Begin("create folder " + name));
   std::vector<std::string> missing;
-  for (std::string dir = name; dir != "." && dir != "/" && !impl_->base->FileExists(dir); dir = DirName(dir)) missing.push_back(dir);
+  for (std::string dir = name; dir != "." && dir != "/" && !impl_->base->FileExists(dir); dir = DirName(dir))
+    missing.push_back(dir);
   MXREC_RETURN_IF_ERROR(impl_->base->CreateDirs(path));
   for (const std::string& dir : missing) {
     impl_->current_dirs.insert(dir);

@@ -13,9 +13,7 @@ using testing::HasSubstr;
 
 class FaultyEnvTest : public testing::Test {
  protected:
-  FaultyEnvTest() : env_(Env::Default(), dir_.File("scratch")) {
-    EXPECT_TRUE(Env::Default()->CreateDirs(dir_.File("d")).ok());
-  }
+  FaultyEnvTest() : env_(Env::Default(), dir_.File("scratch")) { EXPECT_TRUE(Env::Default()->CreateDirs(dir_.File("d")).ok()); }
   std::string File(std::string_view name) const { return dir_.File("d/" + std::string(name)); }
   std::string Dir() const { return dir_.File("d"); }
   Status Write(const std::string& name, std::string_view data, bool sync) {
@@ -101,7 +99,9 @@ TEST_F(FaultyEnvTest, APowerCutLosesUnsyncedBytes) {
   ASSERT_TRUE(Write("b", "never synced", false).ok());
   ASSERT_TRUE(env_.SyncDir(Dir()).ok());
   env_.DropUnsynced(NameLoss::kUnsynced);
-  EXPECT_EQ(Contents("a"), "s\xDB\xDB" "ced");
+  EXPECT_EQ(Contents("a"),
+            "s\xDB\xDB"
+            "ced");
   EXPECT_EQ(Contents("b"), "");
 }
 

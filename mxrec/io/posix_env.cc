@@ -143,7 +143,8 @@ class PosixRandomAccessFile final : public RandomAccessFile {
     size_t done = 0;
     while (done < buffer.size()) {
       const ssize_t got = RetryOnInterrupt([&] {
-        return ::pread(fd_.get(), buffer.data() + done, std::min(buffer.size() - done, kMaxPiece), static_cast<off_t>(offset + done));
+        return ::pread(fd_.get(), buffer.data() + done, std::min(buffer.size() - done, kMaxPiece),
+                       static_cast<off_t>(offset + done));
       });
       if (got < 0) return ErrnoError("read at offset " + std::to_string(offset + done), path_, errno);
       if (got == 0) {

@@ -28,9 +28,7 @@ constexpr std::array<Entry, 13> kEntries = {{
     {DType::kBool, 1, false, "bool"},
 }};
 
-const Entry* Find(uint32_t number) {
-  return number >= 1 && number <= kEntries.size() ? &kEntries[number - 1] : nullptr;
-}
+const Entry* Find(uint32_t number) { return number >= 1 && number <= kEntries.size() ? &kEntries[number - 1] : nullptr; }
 
 constexpr bool InOrder() {
   for (size_t i = 0; i < kEntries.size(); ++i) {

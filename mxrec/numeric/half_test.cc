@@ -44,7 +44,8 @@ TEST(HalfTest, EveryPatternWidensExactlyAndComesBack) {
       if (size == format.infinity()) {
         ASSERT_TRUE(std::isinf(wide));
       } else {
-        ASSERT_EQ(static_cast<double>(wide), Value(pattern, format.exponent_bits, format.mantissa_bits)) << format.name << " " << bits;
+        ASSERT_EQ(static_cast<double>(wide), Value(pattern, format.exponent_bits, format.mantissa_bits))
+            << format.name << " " << bits;
       }
       ASSERT_EQ(std::signbit(wide), (pattern & 0x8000) != 0);
       ASSERT_EQ(format.narrow(wide), pattern) << format.name << " " << bits;
@@ -59,9 +60,8 @@ TEST(HalfTest, NarrowingRoundsToNearestEvenAtEveryBoundary) {
       const auto high = static_cast<uint16_t>(low + 1);
       const double below = Value(low, format.exponent_bits, format.mantissa_bits);
       // The neighbour of the largest number is where the next one would be.
-      const double above = high == format.infinity()
-                               ? std::ldexp(1.0, 1 << (format.exponent_bits - 1))
-                               : Value(high, format.exponent_bits, format.mantissa_bits);
+      const double above = high == format.infinity() ? std::ldexp(1.0, 1 << (format.exponent_bits - 1))
+                                                     : Value(high, format.exponent_bits, format.mantissa_bits);
       const float middle = static_cast<float>((below + above) / 2);
       ASSERT_EQ(static_cast<double>(middle), (below + above) / 2);  // exact in float32
       const uint16_t even = low % 2 == 0 ? low : high;

@@ -82,7 +82,9 @@ std::string DumpToleranceTable() {
 }
 
 bool WithinTolerance(float value, float reference, const Tolerance& tolerance) { return Excess(value, reference, tolerance) <= 0; }
-bool WithinTolerance(double value, double reference, const Tolerance& tolerance) { return Excess(value, reference, tolerance) <= 0; }
+bool WithinTolerance(double value, double reference, const Tolerance& tolerance) {
+  return Excess(value, reference, tolerance) <= 0;
+}
 
 Deviation Compare(std::span<const float> values, std::span<const float> references, const Tolerance& tolerance) {
   MXREC_CHECK(values.size() == references.size()) << values.size() << " values, " << references.size() << " references";
