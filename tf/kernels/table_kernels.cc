@@ -1,11 +1,8 @@
 // Kernels of the table's methods: size, stats, find, export, insert, erase, evict, reset.
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
-#include <functional>
+#include <memory>
 #include <mutex>
-#include <span>
-#include <string>
 #include <utility>
 
 #include "tensorflow/core/framework/tensor.h"
@@ -44,8 +41,11 @@ class SlowTableOp : public AsyncOpKernel {
     TableRef resource;
     OP_REQUIRES_OK_ASYNC(ctx, FindTable(ctx, 0, &resource), done);
     ctx->env()->SchedClosure([this, ctx, done = std::move(done), table = resource.release()] {
-      const TableRef held(table);
-      if (TfStatus status = Run(ctx, held->table()); !status.ok()) ctx->SetStatus(status);
+      {
+        const TableRef held(table);
+        if (TfStatus status = Run(ctx, held->table()); !status.ok()) ctx->SetStatus(status);
+      }
+      // done may end the session: the table is let go of before.
       done();
     });
   }
