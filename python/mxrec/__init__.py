@@ -9,12 +9,12 @@ Importing needs TensorFlow and the op library; ImportError says what is missing.
 
 from mxrec import _loader  # first: its ImportError is the clearest
 from mxrec import testing
+from mxrec._minimize import minimize
 from mxrec._version import __version__
 from mxrec.adamw import AdamWOptimizer
 from mxrec.config import init
 from mxrec.lookup import embedding_lookup
 from mxrec.lookup import get_sparse_embedding
-from mxrec.minimize import minimize
 from mxrec.saveable import save_with_tf_saver
 from mxrec.saver import EmbeddingTableSaver
 from mxrec.table import EmbeddingTable

@@ -40,7 +40,7 @@ class LookupRecord:
   @property
   def control_flow(self) -> Any:
     """The while or cond context that the lookup stands in, or None."""
-    return self.op._get_control_flow_context()  # pylint: disable=protected-access
+    return self.op._get_control_flow_context()
 
 
 class Registry:
@@ -50,6 +50,7 @@ class Registry:
     self._graph = weakref.ref(graph)
     self.tables: dict[str, EmbeddingTable] = {}
     self.lookups: list[LookupRecord] = []
+    self._by_op: dict[tuple[int, str], LookupRecord] = {}
     self.saver_ops: dict[tuple[str, ...], Any] = {}
     self.own_saver: set[str] = set()  # tables that an EmbeddingTableSaver covers
     self.warned: set[tuple[str, str]] = set()  # kind of warning, table
@@ -62,12 +63,18 @@ class Registry:
     assert graph is not None
     return graph
 
-  def find(self, rows: Any) -> LookupRecord | None:
+  def add_lookup(self, record: LookupRecord) -> None:
+    """Appends a lookup."""
+    self.lookups.append(record)
+    self._by_op[_op_key(record.op)] = record
+
+  def find(self, rows: tf.Tensor) -> LookupRecord | None:
     """The lookup whose rows tensor this is."""
-    for record in self.lookups:
-      if record.rows is rows or (record.graph is getattr(rows, "graph", None) and record.rows.name == rows.name):
-        return record
-    return None
+    return self._by_op.get(_op_key(rows.op))
+
+
+def _op_key(op: tf.Operation) -> tuple[int, str]:
+  return id(op.graph), op.name
 
 
 def root(graph: tf.Graph) -> tf.Graph:
@@ -102,7 +109,7 @@ def all_registries() -> list[Registry]:
 
 @contextlib.contextmanager
 def outermost() -> Iterator[tf.Graph]:
-  """Makes ops in the outermost graph, outside of loops, branches, name scopes and control dependencies. RuntimeError in eager mode."""
+  """Ops made within go to the outermost graph, outside of loops, branches, control dependencies. RuntimeError in eager mode."""
   with tf.init_scope():
     if tf.executing_eagerly():
       raise RuntimeError("mxrec tables need graph mode: call tf.compat.v1.disable_v2_behavior() first, or work under "
@@ -115,7 +122,7 @@ def may_grow(graph: tf.Graph) -> Iterator[None]:
   """Lets a finalized graph take the few ops of a new saver."""
   finalized = graph.finalized
   if finalized:
-    graph._unsafe_unfinalize()  # pylint: disable=protected-access
+    graph._unsafe_unfinalize()
   try:
     with graph.as_default():
       yield

@@ -29,7 +29,7 @@ def _version_pair(text: str) -> tuple[int, int]:
 def import_tensorflow() -> types.ModuleType:
   """Returns the module `tensorflow`; ImportError when it is absent, broken or of a version this package does not support."""
   try:
-    import tensorflow as tf  # pylint: disable=import-outside-toplevel
+    import tensorflow as tf
   except ImportError as error:
     raise ImportError(f"mxrec needs TensorFlow {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, which cannot be imported "
                       f"({error}). Run: {PIP_LINE}") from error

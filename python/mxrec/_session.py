@@ -16,7 +16,7 @@ def resolve(session: Any) -> Any:
     if session is None:
       raise ValueError("no session given, and there is no default session (a MonitoredSession does not make itself the default): "
                        "pass session=")
-  if not isinstance(session, (session_lib.SessionInterface, monitored_session._MonitoredSession)):  # pylint: disable=protected-access
+  if not isinstance(session, (session_lib.SessionInterface, monitored_session._MonitoredSession)):
     raise ValueError(f"session must be a tf.compat.v1.Session or MonitoredSession: got {type(session).__name__}")
   return session
 
@@ -26,6 +26,6 @@ def run(session: Any, graph: tf.Graph, what: str, fetches: Any, feed_dict: Any =
   session = resolve(session)
   if session.graph is not graph:
     raise ValueError(f"{what} belongs to another graph than the session's")
-  if isinstance(session, monitored_session._MonitoredSession):  # pylint: disable=protected-access
+  if isinstance(session, monitored_session._MonitoredSession):
     return session.run_step_fn(lambda step_context: step_context.session.run(fetches, feed_dict))
   return session.run(fetches, feed_dict)

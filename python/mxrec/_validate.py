@@ -87,8 +87,8 @@ def dimension(value: Any, allow_large: bool) -> int:
 def vocabulary(value: Any) -> int:
   """1..10^9 rows."""
   if not isinstance(value, (bool, np.bool_)) and isinstance(value, numbers.Integral) and value == 0:
-    raise ValueError("device_vocabulary_size is 0: rows live in device memory only, there is no other storage to hold them; give at "
-                     "least 1")
+    raise ValueError("device_vocabulary_size is 0: rows live in device memory only, there is no other storage to hold them; give "
+                     "at least 1")
   return integer("device_vocabulary_size", value, 1, MAX_VOCABULARY)
 
 
@@ -180,11 +180,13 @@ def ids(table: str, value: Any) -> tf.Tensor:
     raise ValueError(f"ids of table '{table}' are a RaggedTensor; give a dense tensor, for instance ids.to_tensor(<an id you "
                      "reserve>) with the padding masked, or look up ids.flat_values")
   if not is_tensor(value):
-    array = np.asarray(value)
-    if array.size == 0 and array.dtype.kind == "f":
-      array = array.astype(np.int64)
     try:
-      value = tf.convert_to_tensor(array)
+      array = np.asarray(value)
+      value = array.astype(np.int64) if array.size == 0 and array.dtype.kind == "f" else array
+    except (NotImplementedError, TypeError, ValueError):
+      pass  # a list that holds tensors
+    try:
+      value = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
       raise ValueError(f"ids of table '{table}' must be int64, int32 or uint64: {error}") from error
   if value.dtype.base_dtype not in ID_DTYPES:

@@ -113,8 +113,8 @@ def _parse(section: dict[str, Any]) -> Config:
   if use_ranktable:
     missing = [name for name, value in ((_RANK, rank), (_SIZE, size), (_LOCAL_SIZE, local)) if value is None]
     if missing:
-      raise RuntimeError(f"mxrec.use_ranktable is true, but the rank variables {', '.join(missing)} are not set: start with mpirun, or "
-                         "set use_ranktable = false")
+      raise RuntimeError(f"mxrec.use_ranktable is true, but the rank variables {', '.join(missing)} are not set: start with "
+                         "mpirun, or set use_ranktable = false")
   config = Config(log_level, use_ranktable, rank or 0, size or 1, local or 1)
   _refuse_several_ranks(config.rank_size)
   return config
@@ -137,7 +137,7 @@ def init(toml_path: str | os.PathLike[str] | None = None) -> None:
     KeyError: the table [mxrec] or a key that is needed is missing.
     RuntimeError: called twice; rank variables missing with use_ranktable = true; several ranks.
   """
-  global _config  # pylint: disable=global-statement
+  global _config
   if _config is not None:
     raise RuntimeError("mxrec.init was called twice; once per process is allowed")
   if toml_path is None:

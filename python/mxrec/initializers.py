@@ -84,7 +84,8 @@ def describe(initializer: Any) -> tuple[dict[str, Any], int | None]:
   kind = type(initializer)
   from_library = kind.__module__.split(".")[0] in _LIBRARIES
   if isinstance(initializer, type) or not _is_initializer(initializer):
-    raise ValueError(f"Invalid parameter type: initializer is {kind.__name__} {initializer!r}, expected a TensorFlow initializer object")
+    raise ValueError(f"Invalid parameter type: initializer is {kind.__name__} {initializer!r}, expected a TensorFlow "
+                     "initializer object")
   supported = ", ".join(sorted(_NAMES.values()))
   if kind.__name__ in _WHOLE_MATRIX:
     raise ValueError(f"initializer {kind.__name__} depends on the whole matrix, so a single id has no first row of its own; "

@@ -14,8 +14,8 @@ from mxrec import _validate
 from mxrec import table as table_lib
 
 for _op in ("MxrecTable", "MxrecTableReset", "MxrecLookup", "MxrecApply", "MxrecTableSize", "MxrecTableStats", "MxrecTableFind",
-            "MxrecTableExport", "MxrecTableInsert", "MxrecTableErase", "MxrecTableEvict", "MxrecSave", "MxrecLoad", "MxrecSaverSave",
-            "MxrecSaverRestore"):
+            "MxrecTableExport", "MxrecTableInsert", "MxrecTableErase", "MxrecTableEvict", "MxrecSave", "MxrecLoad",
+            "MxrecSaverSave", "MxrecSaverRestore"):
   tf_ops.NotDifferentiable(_op)
 
 
@@ -78,7 +78,7 @@ def embedding_lookup(table: table_lib.EmbeddingTable,
                                          name="lookup")
     rows, inverse = looked_up[0], looked_up[1]
     output = _loader.ops.mxrec_expand(rows if training else tf.stop_gradient(rows), inverse, name="rows")
-  table_lib.registry(graph).lookups.append(_graph.LookupRecord(table, rows.op, training))
+  table_lib.registry(graph).add_lookup(_graph.LookupRecord(table, rows.op, training))
   return output
 
 

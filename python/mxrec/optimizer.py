@@ -74,10 +74,10 @@ def _check_place(record: _graph.LookupRecord) -> None:
   advice = "look the ids up outside and use the rows inside, or pass training=False if this lookup is not to be trained"
   if around is None:
     raise ValueError(f"a lookup of table '{name}' inside a function or loop body cannot be trained from outside of it: {advice}")
-  if record.control_flow is not None and record.control_flow is not graph._get_control_flow_context():  # pylint: disable=protected-access
+  if record.control_flow is not None and record.control_flow is not graph._get_control_flow_context():
     kind = "tf.while_loop" if getattr(record.control_flow, "IsWhileContext", lambda: False)() else "tf.cond"
-    raise ValueError(f"a lookup of table '{name}' inside tf.while_loop or tf.cond (here {kind}) cannot be trained from outside of it: "
-                     f"{advice}")
+    raise ValueError(f"a lookup of table '{name}' inside tf.while_loop or tf.cond (here {kind}) cannot be trained from outside of "
+                     f"it: {advice}")
 
 
 def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
@@ -94,8 +94,8 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
   for gradient, rows in pairs:
     record = find_lookup(rows)
     if record is None:
-      raise NotImplementedError(f"only rows that get_sparse_embedding() returns can be updated here, not {rows!r}: train dense variables "
-                                "with a TensorFlow optimizer, or everything together with mxrec.minimize")
+      raise NotImplementedError(f"only rows that get_sparse_embedding() returns can be updated here, not {rows!r}: train dense "
+                                "variables with a TensorFlow optimizer, or everything together with mxrec.minimize")
     if gradient is None:
       continue
     if not record.training:
@@ -161,14 +161,19 @@ def finish(updates: list[tf.Operation], global_step: Any, name: str) -> tf.Opera
 def rows_behind(loss: tf.Tensor) -> list[tf.Tensor]:
   """Rows of the lookups that a loss depends on, in creation order.
 
-  ValueError when the loss depends on a training lookup inside a function's body, which gradients do not reach.
+  ValueError when the loss depends on a training lookup inside a loop, a branch or a function's body, which cannot be trained.
   """
   graph = loss.graph
   reached = _graph.ancestors([loss.op])
-  registry = table_lib.registry(graph)
-  for record in registry.lookups:
-    if record.graph is not graph and record.training and record.table.handle.op in reached:
-      users = [op for op in record.table.handle.consumers() if op in reached and not op.type.startswith("Mxrec")]
-      if users:
+  found = []
+  for record in table_lib.registry(graph).lookups:
+    if record.graph is graph and record.op in reached:
+      found.append(record)
+    elif record.graph is not graph and record.training and record.table.handle.op in reached:
+      # A function that captured the table's handle is part of the loss.
+      if any(op in reached and not op.type.startswith("Mxrec") for op in record.table.handle.consumers()):
         _check_place(record)
-  return [record.rows for record in registry.lookups if record.graph is graph and record.op in reached]
+  for record in found:
+    if record.training:
+      _check_place(record)
+  return [record.rows for record in found]

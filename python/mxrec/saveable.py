@@ -7,6 +7,7 @@ it together with its checkpoint. A Saver covers the tables that exist when it is
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 import warnings
 
@@ -24,7 +25,7 @@ def save_with_tf_saver(enabled: bool) -> None:
 
   Switch it off to restore a checkpoint that has no tables in it, or to save tables by EmbeddingTableSaver alone.
   """
-  global _default_enabled  # pylint: disable=global-statement
+  global _default_enabled
   _default_enabled = _validate.boolean("enabled", enabled)
 
 
@@ -51,17 +52,24 @@ class TableSaveable(saveable_object.SaveableObject):
 
 
 def _checkpoint_prefix() -> tf.Tensor:
-  """The tensor with the path of the checkpoint: `Const` in the name scope of the Saver that is being made (sharded ones too)."""
+  """The tensor with the path of the checkpoint: the last `Const` placeholder in the name scope of the Saver that is being made.
+
+  The last: in an imported graph a new Saver shares the name scope `save` with the old one, and its placeholder is `Const_1`.
+  """
   graph = tf.compat.v1.get_default_graph()
   parts = graph.get_name_scope().split("/")
   for length in range(len(parts), -1, -1):
-    name = "/".join(parts[:length] + ["Const"])
-    try:
-      op = graph.get_operation_by_name(name)
-    except KeyError:
-      continue
-    if op.type == "PlaceholderWithDefault" and op.outputs[0].dtype == tf.string:
-      return op.outputs[0]
+    found = None
+    for number in itertools.count():
+      name = "/".join(parts[:length] + [f"Const_{number}" if number else "Const"])
+      try:
+        op = graph.get_operation_by_name(name)
+      except KeyError:
+        break
+      if op.type == "PlaceholderWithDefault" and op.outputs[0].dtype == tf.string:
+        found = op.outputs[0]
+    if found is not None:
+      return found
   raise RuntimeError("an mxrec table can be saved by tf.compat.v1.train.Saver only: no checkpoint path in name scope "
                      f"'{graph.get_name_scope()}'")
 
@@ -73,8 +81,8 @@ def add_to_collection(table: Any, enabled: bool | None) -> None:
   graph = table.graph
   graph.add_to_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, TableSaveable(table.handle))
   if _has_saver(graph):
-    warnings.warn(f"a tf.train.Saver was made before table '{table.name}' and does not save it: make the Saver after the tables, use "
-                  "mxrec.EmbeddingTableSaver, or say save_with_tf_saver=False", UserWarning, stacklevel=3)
+    warnings.warn(f"a tf.train.Saver was made before table '{table.name}' and does not save it: make the Saver after the tables, "
+                  "use mxrec.EmbeddingTableSaver, or say save_with_tf_saver=False", UserWarning, stacklevel=3)
 
 
 def _has_saver(graph: tf.Graph) -> bool:

@@ -151,7 +151,7 @@ def _adopt(registry: _graph.Registry) -> None:
       source = _graph.handle_op(op.inputs[0])
       if source is not None:
         name = json.loads(source.get_attr("config"))["name"]
-        registry.lookups.append(_graph.LookupRecord(registry.tables[name], op, op.get_attr("training")))
+        registry.add_lookup(_graph.LookupRecord(registry.tables[name], op, op.get_attr("training")))
 
 
 def registry(graph: tf.Graph | None = None) -> _graph.Registry:
@@ -161,10 +161,10 @@ def registry(graph: tf.Graph | None = None) -> _graph.Registry:
 
 def _check_equal(old: EmbeddingTable, config: dict[str, Any], seed: int | None) -> None:
   for field, argument in _ARGUMENTS.items():
-    if old._config[field] != config[field]:  # pylint: disable=protected-access
-      raise ValueError(f"table '{old.name}' exists with {argument} = {old._config[field]!r}, now asked for with "  # pylint: disable=protected-access
+    if old._config[field] != config[field]:
+      raise ValueError(f"table '{old.name}' exists with {argument} = {old._config[field]!r}, now asked for with "
                        f"{config[field]!r}")
-  old_seed = old._config["seed"]["initializer_seed"]  # pylint: disable=protected-access
+  old_seed = old._config["seed"]["initializer_seed"]
   if old_seed != seed:
     raise ValueError(f"table '{old.name}' exists with initializer seed {old_seed!r}, now asked for with {seed!r}")
 
@@ -196,8 +196,8 @@ def get_embedding_table(name: str,
     key_dtype: tf.int64; every 64-bit value is an ordinary id.
     value_dtype: tf.float32.
     distribution_strategy: "MP".
-    min_used_times: an id gets a row when it was trained this often, 0..2^31-1; until then lookups answer the default row. None or 0:
-      at once (0 also keeps counts).
+    min_used_times: an id gets a row when it was trained this often, 0..2^31-1; until then lookups answer the default row. None or
+      0: at once (0 also keeps counts).
     max_cold_secs: rows not trained for more than this many whole seconds are erased at the next save or `evict()`, 0..2^64-1; None
       or 0: never.
     capacity_policy: "grow", or "error": more than `device_vocabulary_size` rows fail with tf.errors.ResourceExhaustedError.

@@ -12,13 +12,13 @@ for folder in (TESTS.parent, TESTS):
     sys.path.insert(0, str(folder))
 os.environ["PYTHONPATH"] = os.pathsep.join([str(TESTS.parent), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
 
-import pytest  # pylint: disable=wrong-import-position
-import tensorflow.compat.v1 as tf  # pylint: disable=wrong-import-position
+import pytest
+import tensorflow.compat.v1 as tf
 
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.ERROR)
 
-import mxrec  # pylint: disable=wrong-import-position
+import mxrec
 
 
 @pytest.fixture(autouse=True)

@@ -37,8 +37,9 @@ def test_names_that_differ_in_case_only_are_two_tables(sess):
   assert upper.table.handle.op.name == "mxrec/User" and lower.table.handle.op.name == "mxrec/user"
 
 
-@pytest.mark.parametrize("value, text", [("100", "is not int"), (-1, "is less than"), (0, "device memory"), (10**9 + 1, "is bigger than"),
-                                         (True, "is not int"), (100.0, "is not int"), (None, "is not int")])
+@pytest.mark.parametrize("value, text", [("100", "is not int"), (-1, "is less than"), (0, "device memory"),
+                                         (10**9 + 1, "is bigger than"), (True, "is not int"), (100.0, "is not int"),
+                                         (None, "is not int")])
 def test_fact_03_device_vocabulary_size(value, text):
   with pytest.raises(ValueError, match=text):
     make(device_vocabulary_size=value)
@@ -139,7 +140,8 @@ def test_own_options_are_checked(arguments):
 
 @pytest.mark.parametrize("argument, value, text", [
     ("learning_rate", 10.1, "is bigger than"), ("learning_rate", -0.1, "is less than"), ("learning_rate", 1, "is not float"),
-    ("learning_rate", True, "is not float"), ("learning_rate", "0.1", "is not float"), ("learning_rate", float("nan"), "not a number"),
+    ("learning_rate", True, "is not float"), ("learning_rate", "0.1", "is not float"),
+    ("learning_rate", float("nan"), "not a number"),
     ("weight_decay", 10.1, "is bigger than"), ("weight_decay", 0, "is not float"),
     ("beta_1", 1.0, "beta_1"), ("beta_2", 1.0, "beta_2"), ("beta_1", -0.1, "is less than"), ("epsilon", 1.0, "epsilon"),
     ("epsilon", -1e-9, "is less than"), ("name", "a b", "name"), ("name", "a" * 129, "length"), ("name", 1, "is not str"),
@@ -257,7 +259,8 @@ def test_fact_24_saver_arguments(tmp_path, sess):
     mxrec.EmbeddingTableSaver([emb_table], keep=-1)
   saver = mxrec.EmbeddingTableSaver([emb_table])
   for method in (saver.save, saver.load):
-    for step, text in ((-1, "is less than"), (2**32, "is bigger than"), ("1", "is not int"), (True, "is not int"), (1.0, "is not int")):
+    for step, text in ((-1, "is less than"), (2**32, "is bigger than"), ("1", "is not int"), (True, "is not int"),
+                       (1.0, "is not int")):
       with pytest.raises(ValueError, match=text):
         method(sess, str(tmp_path), step)
     with pytest.raises(ValueError, match="Session"):
@@ -291,6 +294,6 @@ def test_clock_arguments():
 
 
 def test_eager_mode_is_refused_with_advice():
-  import tensorflow.python.eager.context as context  # pylint: disable=import-outside-toplevel
+  import tensorflow.python.eager.context as context
   with context.eager_mode(), pytest.raises(RuntimeError, match="graph mode"):
     make()

@@ -15,7 +15,6 @@ _train = tf.compat.v1.train
 
 def row_rule(optimizer: Any) -> optimizer_lib.RowRule:
   """The rule for rows that goes with an optimizer object; ValueError for one without."""
-  # pylint: disable=protected-access,unidiomatic-typecheck
   if isinstance(optimizer, adamw.AdamWOptimizer):
     return optimizer.row_rule()
   if type(optimizer) is _train.GradientDescentOptimizer:
@@ -25,9 +24,8 @@ def row_rule(optimizer: Any) -> optimizer_lib.RowRule:
                                  (("initial_accumulator_value", float(optimizer._initial_accumulator_value)),))
   if type(optimizer) is _train.AdamOptimizer:
     return optimizer_lib.RowRule("adam", (optimizer._lr, optimizer._beta1, optimizer._beta2, optimizer._epsilon))
-  # pylint: enable=protected-access,unidiomatic-typecheck
-  raise ValueError("optimizer must be a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object, or an "
-                   f"mxrec.AdamWOptimizer: got {type(optimizer).__name__}")
+  raise ValueError("optimizer must be a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object, or "
+                   f"an mxrec.AdamWOptimizer: got {type(optimizer).__name__}")
 
 
 def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tensor]:
@@ -81,8 +79,9 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
   if not dense and not row_pairs:
     raise ValueError("No gradients provided: the loss depends on no table and no trainable variable")
   if dense and isinstance(optimizer, adamw.AdamWOptimizer):
-    raise NotImplementedError(f"AdamWOptimizer updates tables only, and the loss depends on {len(dense)} trainable variables (first: "
-                              f"{dense[0][1].name}): train those with a TensorFlow optimizer's minimize, and the tables with this one's")
+    raise NotImplementedError(f"AdamWOptimizer updates tables only, and the loss depends on {len(dense)} trainable variables "
+                              f"(first: {dense[0][1].name}): train those with a TensorFlow optimizer's minimize, the tables with "
+                              "this one's")
   tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
   if clip_norm is not None:
     dense, tables = _clip(dense, tables, clip_norm)
