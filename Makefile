@@ -30,8 +30,8 @@ asan: setup  ## engine tests under AddressSanitizer and UndefinedBehaviorSanitiz
 tsan: setup  ## engine tests under ThreadSanitizer
 	@scripts/test.sh tsan
 
-bench: build  ## benchmarks: a table, and JSON in bench/out
-	@scripts/bench.sh
+bench: build  ## benchmarks: a table, and JSON in bench/out (ARGS=--quick: small tables)
+	@scripts/bench.sh $(ARGS)
 
 wheel: setup  ## dist/mxrec-*.whl
 	@scripts/wheel.sh

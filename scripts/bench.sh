@@ -4,4 +4,4 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 scripts/build.sh bench
 mkdir -p bench/out
-exec "$venv_python" bench/run.py --build build/bench --out bench/out "$@"
+exec "$venv_python" bench/run.py --build build/bench/bench --out bench/out "$@"
