@@ -142,7 +142,7 @@ std::string EmbeddingTable::StatsJson() const {
   json["misses"] = stats.misses;
   json["updates"] = stats.updates;
   json["generation"] = stats.generation;
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);  // a name need not be UTF-8
 }
 
 }  // namespace mxrec

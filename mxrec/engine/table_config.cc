@@ -196,7 +196,7 @@ std::string EmbeddingTableConfig::ToJson() const {
   json["max_bytes"] = table.max_bytes;
   json["non_finite"] = kPolicies[static_cast<int>(non_finite)];
   json["check_lookups"] = check_lookups;
-  return json.dump();
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);  // a name need not be UTF-8
 }
 
 std::string EmbeddingTableConfig::FirstDifference(const EmbeddingTableConfig& other) const {

@@ -95,7 +95,9 @@ Result<BucketIndex> BucketIndex::Grown(uint64_t extra, uint32_t stagger) const {
   return Resized(wanted);
 }
 
-Result<BucketIndex> BucketIndex::Rebuilt(uint32_t stagger) const { return Resized(std::max<uint32_t>(BucketsFor(size_, stagger), 1)); }
+Result<BucketIndex> BucketIndex::Rebuilt(uint32_t stagger) const {
+  return Resized(std::clamp<uint32_t>(BucketsFor(size_, stagger), 1, std::max(bucket_count_, 1u)));
+}
 
 Result<BucketIndex> BucketIndex::Resized(uint32_t new_bucket_count) const {
   BucketIndex copy;

@@ -48,7 +48,7 @@ void MappedMemory::Free() {
   bytes_ = map_bytes_ = 0;
 }
 
-Result<MappedMemory> MappedMemory::Allocate(size_t bytes, const char* what) {
+Result<MappedMemory> MappedMemory::Allocate(size_t bytes, const char* what, Pages pages) {
   MappedMemory memory;
   if (bytes == 0) return memory;
   if (bytes < kMapThreshold) {
@@ -57,7 +57,7 @@ Result<MappedMemory> MappedMemory::Allocate(size_t bytes, const char* what) {
     if (memory.data_ == nullptr) return OutOfMemory(bytes, what);
     std::memset(memory.data_, 0, rounded);
   } else {
-    const bool huge = bytes >= kHugePage;
+    const bool huge = bytes >= kHugePage && pages == Pages::kHugeIfLarge;
     memory.map_bytes_ = bytes + (huge ? kHugePage : 0);
     void* map = mmap(nullptr, memory.map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) {

@@ -19,8 +19,11 @@ class MappedMemory {
   MappedMemory& operator=(MappedMemory&& other) noexcept;
   ~MappedMemory();
 
+  // kSmall: never huge pages, for large blocks of which little is touched.
+  enum class Pages : uint8_t { kHugeIfLarge, kSmall };
+
   // kResourceExhausted names `what` and the bytes.
-  static Result<MappedMemory> Allocate(size_t bytes, const char* what);
+  static Result<MappedMemory> Allocate(size_t bytes, const char* what, Pages pages = Pages::kHugeIfLarge);
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }

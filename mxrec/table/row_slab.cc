@@ -18,7 +18,7 @@ Result<RowSlab> RowSlab::Create(size_t stride_bytes) {
   slab.shift_ = 4;
   while (slab.shift_ < 16 && (stride_bytes << (slab.shift_ + 1)) <= kChunkBytes) ++slab.shift_;
   const size_t chunks = (size_t{1} << 31) >> slab.shift_;
-  MXREC_ASSIGN_OR_RETURN(slab.directory_memory_, MappedMemory::Allocate(chunks * sizeof(char*), "a row directory"));
+  MXREC_ASSIGN_OR_RETURN(slab.directory_memory_, MappedMemory::Allocate(chunks * sizeof(char*), "a row directory", MappedMemory::Pages::kSmall));
   slab.directory_ = static_cast<char**>(slab.directory_memory_.data());
   return slab;
 }
@@ -36,10 +36,10 @@ RowSlab& RowSlab::operator=(RowSlab&& other) noexcept {
 
 Status RowSlab::AddRegion() {
   const size_t chunk_bytes = stride_ << shift_;
-  // The first region is one chunk; each further one as large as all before it, up to 64 MiB.
+  // The first region is one chunk; each further one as large as all before it, up to 64 MiB, up to the end of the directory.
   const size_t so_far = static_cast<size_t>(backed_records_ >> shift_);
   const size_t most = std::max<size_t>(1, kLargestRegion / chunk_bytes);
-  const size_t chunks = std::clamp<size_t>(so_far, 1, most);
+  const size_t chunks = std::min(std::clamp<size_t>(so_far, 1, most), directory_memory_.bytes() / sizeof(char*) - so_far);
   MXREC_ASSIGN_OR_RETURN(MappedMemory memory, MappedMemory::Allocate(chunks * chunk_bytes, "rows"));
   char* data = static_cast<char*>(memory.data());
   for (size_t c = 0; c < chunks; ++c) directory_[so_far + c] = data + c * chunk_bytes;

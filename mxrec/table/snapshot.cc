@@ -133,10 +133,6 @@ Status Table::Loader::AddRows(const RowBlock& block) {
   const RowLayout& layout = impl.layout;
   const size_t dim = layout.dim, slot_floats = layout.dim * layout.slot_count;
   const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(now_ms_, 0));
-  if (impl.options.capacity_policy == CapacityPolicy::kError && impl.row_count.load() + block.count > impl.options.capacity_rows) {
-    return ResourceExhaustedError("table " + impl.options.name + ": the checkpoint holds more rows than its capacity of " +
-                                  std::to_string(impl.options.capacity_rows) + " rows");
-  }
   size_t at = 0;
   while (at < block.count) {
     const uint32_t shard_number = ShardOfHash(KeyHash(block.keys[at]));
@@ -172,6 +168,10 @@ Status Table::Loader::AddRows(const RowBlock& block) {
     }
     impl.row_count.fetch_add(end - at);
     at = end;
+  }
+  if (impl.options.capacity_policy == CapacityPolicy::kError && impl.row_count.load() > impl.options.capacity_rows) {
+    return ResourceExhaustedError("table " + impl.options.name + ": the checkpoint holds more rows than its capacity of " +
+                                  std::to_string(impl.options.capacity_rows) + " rows");
   }
   if (impl.options.max_bytes != 0 && impl.BytesInUse() > impl.options.max_bytes) {
     return ResourceExhaustedError("table " + impl.options.name + ": the checkpoint needs more than max_bytes = " +

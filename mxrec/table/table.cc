@@ -134,16 +134,12 @@ void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t
 }
 
 Status Table::Impl::Layout(size_t slot_count) {
-  RowLayout wanted;
-  wanted.dim = options.dim;
-  wanted.slot_count = slot_count;
-  wanted.has_counts = options.keep_counts;
-  wanted.has_times = keep_times();
+  const RowLayout wanted = LayoutWith(slot_count);
   MXREC_ASSIGN_OR_RETURN(RowSlab slab, RowSlab::Create(wanted.stride_bytes()));
   std::array<RecordStock, kShardCount> stocks;
   for (int s = 0; s < kShardCount; ++s) MXREC_RETURN_IF_ERROR(stocks[s].Reserve(&slab, shards[s].rows, 0));
   if (options.max_bytes != 0 && row_count.load() != 0) {
-    const uint64_t needed = BytesInUse() - row_count * layout.stride_bytes() + row_count * wanted.stride_bytes();
+    const uint64_t needed = BytesInUse(wanted);
     if (needed > options.max_bytes) {
       return ResourceExhaustedError("table " + options.name + ": " + std::to_string(row_count.load()) + " rows with " +
                                     std::to_string(slot_count) + " optimizer slots need " + std::to_string(needed) +
@@ -190,7 +186,8 @@ Status Table::Impl::GrowIndex(int shard_number, uint64_t extra) {
   return OkStatus();
 }
 
-Status Table::Impl::CheckRoom(uint64_t new_rows, uint64_t new_candidates, const std::array<uint64_t, kShardCount>& new_keys) {
+Status Table::Impl::CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t new_candidates,
+                              const std::array<uint64_t, kShardCount>& new_keys) {
   const uint64_t rows_now = row_count.load();
   if (options.capacity_policy == CapacityPolicy::kError && new_rows > 0 && rows_now + new_rows > options.capacity_rows) {
     return ResourceExhaustedError("table " + options.name + " is full: capacity " + std::to_string(options.capacity_rows) +
@@ -198,15 +195,16 @@ Status Table::Impl::CheckRoom(uint64_t new_rows, uint64_t new_candidates, const 
                                   " more; raise device_vocabulary_size or use capacity_policy=\"grow\"");
   }
   if (options.max_bytes == 0) return OkStatus();
-  uint64_t needed = new_rows * layout.stride_bytes() + new_candidates * sizeof(CandidateRecord);
+  uint64_t needed = new_rows * as.stride_bytes() + new_candidates * sizeof(CandidateRecord);
   for (int s = 0; s < kShardCount; ++s) {
     const BucketIndex& index = shards[s].index;
     needed += (uint64_t{index.BucketsAfter(new_keys[s], static_cast<uint32_t>(s))} - index.bucket_count()) * sizeof(Bucket);
   }
-  uint64_t used = BytesInUse();
+  uint64_t used = BytesInUse(as);
   const uint64_t droppable = candidate_count.load() * sizeof(CandidateRecord);
   if (used + needed > options.max_bytes && used + needed - droppable <= options.max_bytes) {
-    used -= DropOldestCandidates(used + needed - options.max_bytes);
+    DropOldestCandidates(used + needed - options.max_bytes);
+    used = BytesInUse(as);
   }
   if (used + needed > options.max_bytes) {
     return ResourceExhaustedError("table " + options.name + " is at its byte cap: max_bytes = " + std::to_string(options.max_bytes) +
@@ -244,7 +242,7 @@ void Table::Impl::RebuildIfWanted(int shard_number) {
   index_bytes.fetch_add(shards[shard_number].index.bytes() - before);
 }
 
-uint64_t Table::Impl::DropOldestCandidates(uint64_t bytes_wanted) {
+void Table::Impl::DropOldestCandidates(uint64_t bytes_wanted) {
   struct Aged {
     uint64_t last_seen_ms, key;
     int shard;
@@ -267,8 +265,9 @@ uint64_t Table::Impl::DropOldestCandidates(uint64_t bytes_wanted) {
     bool was_row = false;
     EraseKey(&shard, aged[i].key, &was_row);
   }
-  if (drop > 0) generation.fetch_add(1, std::memory_order_release);
-  return drop * sizeof(CandidateRecord);
+  if (drop == 0) return;
+  generation.fetch_add(1, std::memory_order_release);
+  for (int s = 0; s < kShardCount; ++s) RebuildIfWanted(s);
 }
 
 uint64_t Table::Erase(std::span<const uint64_t> keys) {
@@ -294,8 +293,8 @@ uint64_t Table::EvictCold(int64_t now_ms, Executor* executor) {
   const uint64_t limit_secs = impl_->options.max_cold_secs;
   // Whole elapsed seconds; a clock that went backwards evicts nothing.
   const auto is_cold = [now_ms, limit_secs](uint64_t last_seen_ms) {
-    const int64_t elapsed = now_ms - static_cast<int64_t>(last_seen_ms);
-    return elapsed > 0 && static_cast<uint64_t>(elapsed / 1000) > limit_secs;
+    const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(now_ms, 0));
+    return now > last_seen_ms && (now - last_seen_ms) / 1000 > limit_secs;
   };
   std::atomic<uint64_t> rows_gone{0}, any_gone{0};
   ForGroups(executor, impl_->row_count + impl_->candidate_count, kShardCount, [&](size_t s) {
@@ -353,31 +352,28 @@ void Table::Clear() {
   impl_->ResetSlots();
 }
 
-Status Table::Impl::Attach(const SlotRecord& record, bool* replaced) {
-  *replaced = false;
-  if (slots.optimizer_kind == record.optimizer_kind && slots.slot_names == record.slot_names) {
-    std::unique_lock lock(slots_mutex);
-    slots_from_load = false;
-    slots.slot_initial_values = record.slot_initial_values;
-    return OkStatus();
-  }
+Result<bool> Table::Impl::NeedsAttach(const SlotRecord& record) const {
+  if (slots.optimizer_kind == record.optimizer_kind && slots.slot_names == record.slot_names) return false;
   if (!slots.optimizer_kind.empty() && !slots_from_load) {
     return FailedPreconditionError("table " + options.name + " is trained by optimizer " + slots.optimizer_kind + "; optimizer " +
                                    record.optimizer_kind +
                                    " keeps other slots and cannot take over. Use one kind of optimizer per table");
   }
+  return true;
+}
+
+Status Table::Impl::Attach(const SlotRecord& record) {
   SlotRecord before;
   {
     std::unique_lock lock(slots_mutex);
     before = std::exchange(slots, record);
   }
+  if (record.slot_names.empty() && layout.slot_count == 0) return OkStatus();  // the rows are as they shall be
   if (Status status = Layout(record.slot_names.size()); !status.ok()) {
     std::unique_lock lock(slots_mutex);
     slots = std::move(before);
     return status;
   }
-  *replaced = !before.optimizer_kind.empty();
-  slots_from_load = false;
   return OkStatus();
 }
 

@@ -116,23 +116,29 @@ struct Table::Impl {
   void View(ProbeShard* views, int first, int last) const {
     for (int s = first; s < last; ++s) views[s] = {shards[s].index.buckets(), shards[s].index.bucket_count()};
   }
-  // Bytes in live use: index, rows, candidates.
-  uint64_t BytesInUse() const {
-    return index_bytes.load() + row_count.load() * layout.stride_bytes() + candidate_count.load() * sizeof(CandidateRecord);
+  // Bytes in live use, index, rows, candidates, if rows were laid out like `as`.
+  uint64_t BytesInUse(const RowLayout& as) const {
+    return index_bytes.load() + row_count.load() * as.stride_bytes() + candidate_count.load() * sizeof(CandidateRecord);
   }
+  uint64_t BytesInUse() const { return BytesInUse(layout); }
+  RowLayout LayoutWith(size_t slot_count) const { return {options.dim, slot_count, options.keep_counts, keep_times()}; }
 
   // --- for the holder of writer_mutex ---
   Status Layout(size_t slot_count);  // rows laid out anew (values and metadata kept, slots at their start)
-  Status Attach(const SlotRecord& record, bool* replaced);
+  // Whether an update with this record needs Attach: other slots than the table has. kFailedPrecondition when they may not change.
+  Result<bool> NeedsAttach(const SlotRecord& record) const;
+  // Makes the record the table's own, with fresh slots. On failure nothing has changed.
+  Status Attach(const SlotRecord& record);
   // Index of a shard with room for `extra` more keys; readers are kept out only for the swap.
   Status GrowIndex(int shard, uint64_t extra);
-  Status CheckRoom(uint64_t new_rows, uint64_t new_candidates, const std::array<uint64_t, kShardCount>& new_keys);
+  // Whether the table may grow so, its rows laid out like `as`. Under a byte cap old candidates may be dropped for it.
+  Status CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t new_candidates, const std::array<uint64_t, kShardCount>& new_keys);
   // Fills a taken row: values (null: first row), slots at their start, count and time.
   void InitRow(char* row, uint64_t key, const float* values, uint32_t count, uint64_t now_ms) const;
   void InitSlots(char* row) const;
   // REQUIRES: exclusive lock of the shard. False when the key is absent.
   bool EraseKey(Shard* shard, uint64_t key, bool* was_row);
-  uint64_t DropOldestCandidates(uint64_t bytes_wanted);
+  void DropOldestCandidates(uint64_t bytes_wanted);
   void RebuildIfWanted(int shard);
   void ClearAll();    // rows, candidates, index
   void ResetSlots();  // REQUIRES: empty

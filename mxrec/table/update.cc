@@ -4,7 +4,7 @@
 //   merge     the distinct keys of all parts in shard order, with their counts, known handles and first rows
 //   occur     which gradient rows belong to which key, in order (counting sort)
 //   check     non-finite sums, if the policy wants them refused or skipped
-//   prepare   probe the keys whose handle is not known, find capacity and memory for the new ones
+//   plan      probe the keys whose handle is not known, find capacity and memory for the new ones, attach slots
 //   carry out group by group, in parallel: insert, count, stamp, sum and update
 #include <algorithm>
 #include <array>
@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "mxrec/kernels/float_mode.h"
 #include "mxrec/kernels/non_finite.h"
 #include "mxrec/table/scratch.h"
 #include "mxrec/table/table_impl.h"
@@ -41,6 +42,37 @@ struct BlockScratch {
   std::vector<float> sums;
 };
 
+// Collects new rows whose first values are to be generated; rows that lie one behind the other are done in one call.
+class NewRows {
+ public:
+  NewRows(const Table::Impl* impl, uint64_t now_ms) : impl_(*impl), now_ms_(now_ms) {}
+  void Add(uint64_t key, char* row) {
+    if (count_ == kBlock || (count_ > 0 && row != rows_ + count_ * impl_.layout.stride_bytes())) Flush();
+    if (count_ == 0) rows_ = row;
+    keys_[count_++] = key;
+  }
+  void Flush() {
+    if (count_ == 0) return;
+    const RowLayout& layout = impl_.layout;
+    GenerateFirstRows(impl_.options.initializer, impl_.options.seed, keys_, count_, layout.dim, reinterpret_cast<float*>(rows_),
+                      layout.stride_bytes() / sizeof(float));
+    for (size_t i = 0; i < count_; ++i) {
+      char* row = rows_ + i * layout.stride_bytes();
+      impl_.InitSlots(row);
+      layout.SetCount(row, 0);
+      layout.SetTime(row, now_ms_);
+    }
+    count_ = 0;
+  }
+
+ private:
+  const Table::Impl& impl_;
+  uint64_t now_ms_;
+  size_t count_ = 0;
+  char* rows_ = nullptr;
+  uint64_t keys_[kBlock];
+};
+
 class Updating {
  public:
   // With `admit_all` the admission rule does not hold (Insert).
@@ -58,23 +90,27 @@ class Updating {
   Status Run(UpdateReport* report) {
     SlotRecord record = impl_.slots;
     MXREC_RETURN_IF_ERROR(updater_->Begin(&record));
-    const std::string kind_before = impl_.slots.optimizer_kind;
+    bool attach = false;
     if (!record.optimizer_kind.empty()) {
-      bool replaced = false;
-      MXREC_RETURN_IF_ERROR(impl_.Attach(record, &replaced));
-      if (replaced) updater_->OnSlotsReplaced(kind_before);
+      MXREC_ASSIGN_OR_RETURN(attach, impl_.NeedsAttach(record));
     }
+    stale_ = attach;  // rows may be about to get new handles
     MXREC_RETURN_IF_ERROR(Validate());
     Merge();
     MXREC_RETURN_IF_ERROR(Occur());
     MXREC_RETURN_IF_ERROR(CheckFinite());
-    MXREC_RETURN_IF_ERROR(Prepare());
-    CarryOut();
-    {
-      std::unique_lock lock(impl_.slots_mutex);
-      impl_.slots.step = record.step;
-      impl_.slots.scalars = std::move(record.scalars);
+    ListPending();
+    // With new slots: first see whether all will fit, then lay the rows out, then find them again.
+    MXREC_RETURN_IF_ERROR(Plan(attach ? impl_.LayoutWith(record.slot_names.size()) : impl_.layout));
+    if (attach) {
+      const std::string kind_before = impl_.slots.optimizer_kind;
+      MXREC_RETURN_IF_ERROR(impl_.Attach(record));
+      if (!kind_before.empty()) updater_->OnSlotsReplaced(kind_before);
+      MXREC_RETURN_IF_ERROR(Plan(impl_.layout));
     }
+    MXREC_RETURN_IF_ERROR(Reserve());
+    Adopt(&record);
+    CarryOut();
     Finish(report);
     return OkStatus();
   }
@@ -262,6 +298,7 @@ class Updating {
     uint8_t* skipped = Ensure(&s.skipped, unique_);
     std::fill_n(skipped, unique_, uint8_t{0});
     ForGroups(executor_, unique_, kShardCount, [&](size_t shard) {
+      const ScopedIeeeFloat ieee;  // sums must not depend on the thread
       ScratchLease<BlockScratch> block;
       float* sum = Ensure(&block->sums, dim_);
       for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
@@ -279,9 +316,10 @@ class Updating {
     return OkStatus();
   }
 
-  Status Prepare() {
+  // The keys whose row has to be looked for, shard by shard.
+  void ListPending() {
     UpdateScratch& s = *scratch_;
-    uint32_t* handles = s.handles.data();
+    const uint32_t* handles = s.handles.data();
     uint32_t* pending = Ensure(&s.pending, unique_);
     uint32_t pending_count = 0;
     for (int shard = 0; shard < kShardCount; ++shard) {
@@ -292,9 +330,16 @@ class Updating {
     }
     pending_begin_[kShardCount] = pending_count;
     fates_ = Ensure(&s.fates, unique_);
-    if (pending_count == 0) return OkStatus();
+  }
 
-    std::array<uint64_t, kShardCount> new_rows{}, new_candidates{}, new_keys{};
+  // Finds the pending keys and decides their fates; fails when what is new does not fit with rows laid out like `layout`.
+  Status Plan(const RowLayout& layout) {
+    UpdateScratch& s = *scratch_;
+    uint32_t* handles = s.handles.data();
+    const uint32_t* pending = s.pending.data();
+    const uint32_t pending_count = pending_begin_[kShardCount];
+    std::array<uint64_t, kShardCount>&new_rows = new_rows_, &new_candidates = new_candidates_, &new_keys = new_keys_;
+    new_rows = new_candidates = new_keys = {};
     ForGroups(executor_, pending_count, kShardCount, [&](size_t shard) {
       const uint32_t count = pending_begin_[shard + 1] - pending_begin_[shard];
       if (count == 0) return;
@@ -325,14 +370,13 @@ class Updating {
         new_keys[shard] += absent;
       }
     });
-    uint64_t rows = 0, candidates = 0, keys = 0;
+    uint64_t rows = 0, candidates = 0;
     for (int shard = 0; shard < kShardCount; ++shard) {
       rows += new_rows[shard];
       candidates += new_candidates[shard];
-      keys += new_keys[shard];
     }
     const uint64_t generation = impl_.generation.load();
-    if (Status status = impl_.CheckRoom(rows, candidates, new_keys); !status.ok()) {
+    if (Status status = impl_.CheckRoom(layout, rows, candidates, new_keys); !status.ok()) {
       // Candidates are what may be lost under a byte cap: without them the rows may still fit.
       if (candidates == 0 || impl_.options.max_bytes == 0) return status;
       for (int shard = 0; shard < kShardCount; ++shard) {
@@ -344,20 +388,23 @@ class Updating {
         }
         new_candidates[shard] = 0;
       }
-      MXREC_RETURN_IF_ERROR(impl_.CheckRoom(rows, 0, new_keys));
+      MXREC_RETURN_IF_ERROR(impl_.CheckRoom(layout, rows, 0, new_keys));
     }
     // Dropping old candidates may have dropped some of ours: find out anew (rows are not dropped, so this ends).
-    if (impl_.generation.load() != generation) return PrepareAgain();
+    return impl_.generation.load() != generation ? Plan(layout) : OkStatus();
+  }
 
+  // Index places and records for what Plan found to be new.
+  Status Reserve() {
     std::mutex mutex;
     Status failed;
-    ForGroups(executor_, pending_count, kShardCount, [&](size_t shard) {
-      if (new_rows[shard] + new_candidates[shard] == 0) return;
+    ForGroups(executor_, pending_begin_[kShardCount], kShardCount, [&](size_t shard) {
+      if (new_rows_[shard] + new_candidates_[shard] == 0) return;
       Shard& of = impl_.shards[shard];
       const uint32_t spare = static_cast<uint32_t>(std::min<uint64_t>(of.rows / 64, 64));
-      Status status = impl_.GrowIndex(static_cast<int>(shard), new_keys[shard]);
-      if (status.ok()) status = of.row_stock.Reserve(&impl_.rows, new_rows[shard], spare);
-      if (status.ok()) status = of.candidate_stock.Reserve(&impl_.candidates, new_candidates[shard], 16);
+      Status status = impl_.GrowIndex(static_cast<int>(shard), new_keys_[shard]);
+      if (status.ok()) status = of.row_stock.Reserve(&impl_.rows, new_rows_[shard], spare);
+      if (status.ok()) status = of.candidate_stock.Reserve(&impl_.candidates, new_candidates_[shard], 16);
       if (!status.ok()) {
         std::lock_guard<std::mutex> lock(mutex);
         failed = Status(status.code(), "table " + impl_.options.name + ": " + std::string(status.message()));
@@ -366,12 +413,14 @@ class Updating {
     return failed;
   }
 
-  Status PrepareAgain() {
-    uint32_t* handles = scratch_->handles.data();
-    for (int shard = 0; shard < kShardCount; ++shard) {
-      for (uint32_t i = pending_begin_[shard]; i < pending_begin_[shard + 1]; ++i) handles[scratch_->pending[i]] = BucketIndex::kAbsent;
-    }
-    return Prepare();
+  // From here on nothing fails.
+  void Adopt(SlotRecord* record) {
+    std::unique_lock lock(impl_.slots_mutex);
+    impl_.slots.step = record->step;
+    impl_.slots.scalars = std::move(record->scalars);
+    if (admit_all_ || record->optimizer_kind.empty()) return;
+    impl_.slots.slot_initial_values = std::move(record->slot_initial_values);
+    impl_.slots_from_load = false;  // trained by the optimizer that is attached
   }
 
   void CarryOut() {
@@ -379,6 +428,7 @@ class Updating {
     const size_t groups = std::clamp<size_t>(std::bit_floor(unique_ / 1024), 1, kShardCount);
     const int shards_each = kShardCount / static_cast<int>(groups);
     ForGroups(executor_, std::max(unique_, gradient_count_), groups, [&](size_t g) {
+      const ScopedIeeeFloat ieee;  // sums must not depend on the thread
       const int first = static_cast<int>(g) * shards_each, last = first + shards_each;
       const auto wanted = [this](int s) { return shard_begin_[s] != shard_begin_[s + 1]; };
       ShardLocks<true, decltype(wanted)> locks(&impl_.shards, first, last, wanted);
@@ -394,6 +444,7 @@ class Updating {
     Shard& shard = impl_.shards[shard_number];
     const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(options_.now_ms, 0));
     uint64_t rows = 0, admitted = 0, new_candidates = 0;
+    NewRows new_rows(&impl_, now);
     const uint32_t end = pending_begin_[shard_number + 1];
     for (uint32_t i = pending_begin_[shard_number]; i < end; ++i) {
       if (i + 8 < end) {
@@ -410,7 +461,11 @@ class Updating {
         case Fate::kNewRow: {
           const uint32_t handle = shard.row_stock.Take(&impl_.rows);
           // Counted and stamped with the others in UpdateRange.
-          impl_.InitRow(impl_.rows.At(handle), key, FirstRow(m), 0, now);
+          if (const float* first_row = FirstRow(m); first_row != nullptr) {
+            impl_.InitRow(impl_.rows.At(handle), key, first_row, 0, now);
+          } else {
+            new_rows.Add(key, impl_.rows.At(handle));
+          }
           shard.index.Insert(key, handle);
           s.handles[m] = handle;
           ++rows;
@@ -445,6 +500,7 @@ class Updating {
         }
       }
     }
+    new_rows.Flush();
     shard.rows += rows;
     shard.candidates += new_candidates - admitted;
     impl_.row_count.fetch_add(rows);
@@ -507,7 +563,7 @@ class Updating {
       updated += count;
       if (updater_->UpdateRows(rows, grads, count) == 0) continue;
       for (uint32_t m = at; m < block_end(at); ++m) {
-        if ((handles[m] & kCandidateBit) || offsets_[m] == offsets_[m + 1]) continue;
+        if ((handles[m] & kCandidateBit) || offsets_[m] == offsets_[m + 1] || (skipped_ != nullptr && skipped_[m])) continue;
         const auto* row = reinterpret_cast<const float*>(impl_.rows.At(handles[m]));
         if (FirstNonFinite(row, dim_) != dim_) NoteNonFinite(keys_[m]);
       }
@@ -519,7 +575,7 @@ class Updating {
   void Finish(UpdateReport* report) {
     impl_.inserts.fetch_add(inserted_);
     impl_.admissions.fetch_add(admitted_);
-    impl_.updates.fetch_add(updated_);
+    if (!admit_all_) impl_.updates.fetch_add(updated_);
     if (report == nullptr) return;
     *report = {inserted_, admitted_, updated_, skipped_count_, non_finite_rows_, has_non_finite_key_, non_finite_key_};
   }
@@ -542,6 +598,7 @@ class Updating {
   const uint8_t* skipped_ = nullptr;
   Fate* fates_ = nullptr;
   std::array<uint32_t, kShardCount + 1> shard_begin_{}, pending_begin_{};
+  std::array<uint64_t, kShardCount> new_rows_{}, new_candidates_{}, new_keys_{};
 
   std::atomic<uint64_t> inserted_{0}, admitted_{0}, updated_{0}, skipped_count_{0};
   std::mutex non_finite_mutex_;
