@@ -240,13 +240,13 @@ def fit(sess, model: Model, train_op, train: Features, test: Features, args) -> 
 def print_statistics(sess, tables: list, train: Features) -> bool:
   """One line per table; False if a table lost or invented an id."""
   complete = True
-  print("  table      rows  distinct training ids")
+  print("  table     rows  ids trained  row bytes  slot bytes  index bytes  index load  mean probes  optimizer (step)")
   for table in tables:
-    rows, expected = table.size(sess), len(np.unique(train.ids[table.name]))
-    complete &= rows == expected
-    print(f"  {table.name:8s} {rows:6d}  {expected:6d} {'' if rows == expected else '  <- DIFFERENT'}")
-    print("           " + ", ".join(f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}"
-                                     for key, value in table.stats(sess).items() if key != "name"))
+    stats, trained = table.stats(sess), len(np.unique(train.ids[table.name]))
+    complete &= table.size(sess) == trained
+    print(f"  {table.name:8s} {stats['rows']:5d} {trained:12d} {stats['bytes_rows']:10d} {stats['bytes_slots']:11d} "
+          f"{stats['bytes_index']:12d} {stats['load']:11.2f} {stats['mean_probe_length']:12.2f}  "
+          f"{stats['optimizer']} ({stats['optimizer_step']})")
   return complete
 
 
@@ -260,7 +260,7 @@ def draw(losses: list, aucs: list, path: Path, title: str) -> None:
   smooth = np.convolve(losses, np.ones(window) / window, mode="valid")
   figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), width_ratios=[3, 2], layout="constrained")
   left.plot(np.arange(1, len(losses) + 1), losses, color="#b9c9df", linewidth=0.8, label="each step")
-  left.plot(np.arange(window, len(losses) + 1), smooth, color="#1f4e9c", linewidth=2, label=f"mean of {window} steps")
+  left.plot(np.arange(len(smooth)) + (window + 1) / 2, smooth, color="#1f4e9c", linewidth=2, label=f"mean of {window} steps")
   left.set(xlabel="step", ylabel="training loss", xlim=(0, len(losses) + 1), title="Loss")
   left.legend(frameon=False)
   epochs = np.arange(1, len(aucs) + 1)
@@ -284,7 +284,7 @@ def reload_and_predict(folder: Path, seed: int) -> int:
   import mxrec
 
   test = load("test")
-  tf.set_random_seed(seed + 1)  # other first weights: what comes out right was loaded
+  tf.set_random_seed(seed)  # ids that the checkpoint does not hold keep the first rows that they had
   lookups, tables = mxrec_tables(test)
   model = Model(lookups)
   tf.train.get_or_create_global_step()

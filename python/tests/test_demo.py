@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import lzma
 import pathlib
@@ -104,13 +105,15 @@ def test_the_script_makes_the_committed_files_again(maker, tmp_path: pathlib.Pat
     assert made == lzma.decompress((ROOT / "examples" / "data" / f"adult.{part}.csv.xz").read_bytes())
 
 
-def test_wrong_arguments_are_refused() -> None:
-  done = run_demo("--epochs", "0")
-  assert done.returncode == 2
-  assert "--epochs: expected 1 or more, found 0" in done.stderr
+def test_wrong_arguments_are_refused(demo, monkeypatch, capsys) -> None:
+  monkeypatch.setattr(sys, "argv", ["adult_demo.py", "--epochs", "0"])
+  with pytest.raises(SystemExit) as stop:
+    demo.main()
+  assert stop.value.code == 2
+  assert "--epochs: expected 1 or more, found 0" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("optimizer,epochs", [("adam", 1), ("adagrad", 2)])
+@pytest.mark.parametrize("optimizer,epochs", [("adam", 1), pytest.param("adagrad", 2, marks=pytest.mark.thorough)])
 def test_the_demo_trains_saves_reloads_and_predicts_the_same_bits(optimizer: str, epochs: int, tmp_path: pathlib.Path) -> None:
   done = run_demo("--epochs", str(epochs), "--optimizer", optimizer, "--out", str(tmp_path))
   assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -125,3 +128,26 @@ def test_the_demo_fails_when_the_auc_is_too_low(demo, capsys) -> None:
   assert "test AUC: expected at least 0.89, found 0.8500" in capsys.readouterr().err
   assert demo.verdict(0.9, {"predictions are equal after loading": False}) == 1
   assert demo.verdict(0.9, {"predictions are equal after loading": True}) == 0
+
+
+def test_losses_and_tables_are_bit_equal_for_1_2_4_16_threads(demo) -> None:
+  tf, mxrec = demo.tf, importlib.import_module("mxrec")
+  train = demo.load("test")
+
+  def run(threads: int):
+    config = tf.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    with tf.Graph().as_default():
+      tf.set_random_seed(3)
+      lookups, tables = demo.mxrec_tables(train)
+      model = demo.Model(lookups)
+      train_op = mxrec.minimize(model.loss, tf.train.AdamOptimizer(0.002))
+      with tf.Session(config=config) as sess:
+        sess.run(tf.global_variables_initializer())
+        feeds = [model.feed(train, slice(at, at + 256)) for at in range(0, 30 * 256, 256)]
+        losses = [sess.run([model.loss, train_op], feed)[0] for feed in feeds]
+        return [np.array(losses), *(part for table in tables for part in table.export(sess))]
+
+  expected = run(1)
+  for threads in (2, 4, 16):
+    for one, found in zip(expected, run(threads)):
+      np.testing.assert_array_equal(found, one)
