@@ -84,7 +84,8 @@ TEST(GoldenTest, FilesOfVersion1AreReadAndWrittenAlike) {
   const std::string golden = kGolden + "/checkpoint_v1";
   ASSERT_EQ(LatestCheckpoint({}, golden).value(), 100u);
   ASSERT_TRUE(VerifyCheckpoint({}, golden, 100).ok());
-  const auto user = Table::Create(testing::OptionsOf(kUser)).value(), item = Table::Create(testing::OptionsOf(kItem, "item")).value();
+  const auto user = Table::Create(testing::OptionsOf(kUser)).value(),
+             item = Table::Create(testing::OptionsOf(kItem, "item")).value();
   Table* const tables[] = {user.get(), item.get()};
   ASSERT_TRUE(LoadCheckpoint({}, golden, 100, tables, 0).ok());
   EXPECT_EQ(testing::ContentsOf(*user), testing::ContentsOf(*testing::MakeTable(kUser, testing::KeysOf(20))));
@@ -128,7 +129,8 @@ TEST(GoldenTest, TheHexOfTheDocsIsTheGoldenFile) {
     if (line.size() < 8 || line.compare(4, 2, "  ") != 0) continue;
     if (line.find_first_not_of("0123456789abcdef") != 4) continue;
     EXPECT_EQ(std::stoul(line.substr(0, 4), nullptr, 16) * 2, hex.size()) << line;
-    for (size_t i = 6; i + 1 < line.size() && std::isxdigit(line[i]) && std::isxdigit(line[i + 1]); i += 3) hex += line.substr(i, 2);
+    for (size_t i = 6; i + 1 < line.size() && std::isxdigit(line[i]) && std::isxdigit(line[i + 1]); i += 3)
+      hex += line.substr(i, 2);
   }
   EXPECT_EQ(hex, Hex(ReadBytes(kGolden + "/tiny_v1.mxt")));
 }

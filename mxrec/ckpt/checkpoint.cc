@@ -26,9 +26,7 @@ constexpr uint64_t kSmallTableBytes = uint64_t{4} << 20;
 
 std::string StepPath(const std::string& dir, uint64_t step) { return JoinPath(dir, format::StepDirName(step)); }
 
-std::string ManifestPath(const std::string& dir, uint64_t step) {
-  return JoinPath(StepPath(dir, step), format::kManifestName);
-}
+std::string ManifestPath(const std::string& dir, uint64_t step) { return JoinPath(StepPath(dir, step), format::kManifestName); }
 
 Result<format::Manifest> ReadManifest(Env* env, const std::string& dir, uint64_t step) {
   const std::string path = ManifestPath(dir, step);
@@ -151,7 +149,8 @@ void RemoveCheckpoint(Env* env, const std::string& dir, uint64_t step) {
 void CleanUp(Env* env, const std::string& dir, uint64_t current_step, int keep) {
   if (const Result<std::vector<std::string>> names = env->ListDir(dir); names.ok()) {
     for (const std::string& name : *names) {
-      if (name.starts_with(format::kLatestName) && format::IsTemporaryName(name)) static_cast<void>(env->RemoveFile(JoinPath(dir, name)));
+      if (name.starts_with(format::kLatestName) && format::IsTemporaryName(name))
+        static_cast<void>(env->RemoveFile(JoinPath(dir, name)));
     }
   }
   const Result<std::vector<uint64_t>> steps = StepFolders(env, dir);
@@ -217,12 +216,13 @@ Result<std::vector<TableFileInfo>> WriteCheckpointFiles(const CheckpointIo& io, 
     const auto path_for_tag = [&](uint64_t tag) {
       return JoinPath(step_dir, format::TableFileName(tables[i]->options().name, tag, shard.shard, shard.shard_count));
     };
-    MXREC_ASSIGN_OR_RETURN(infos[i], internal::WriteTable(table_io, *tables[i], shard, path_for_tag, &progress));
+    MXREC_ASSIGN_OR_RETURN(infos[i], internal::WriteTable(table_io, *tables[i], shard, path_for_tag(0), path_for_tag, &progress));
     progress.AddTotal(infos[i].bytes - bytes[i]);  // the table may have grown since
     return OkStatus();
   };
   const CheckpointIo alone{.env = env, .executor = nullptr, .progress = {}};
-  MXREC_RETURN_IF_ERROR(internal::ParallelStatus(io.executor, small.size(), [&](size_t, size_t i) { return write(alone, small[i]); }));
+  MXREC_RETURN_IF_ERROR(
+      internal::ParallelStatus(io.executor, small.size(), [&](size_t, size_t i) { return write(alone, small[i]); }));
   for (const size_t i : large) MXREC_RETURN_IF_ERROR(write(io, i));
   MXREC_RETURN_IF_ERROR(env->SyncDir(step_dir));
   return infos;
@@ -240,7 +240,8 @@ Status PublishCheckpoint(const CheckpointIo& io, const std::string& dir, std::sp
   return OkStatus();
 }
 
-Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const Table* const> tables, const SaveOptions& options) {
+Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const Table* const> tables,
+                      const SaveOptions& options) {
   if (options.keep < 0) return InvalidArgumentError("keep: expected 0 (all) or more, found " + std::to_string(options.keep));
   MXREC_ASSIGN_OR_RETURN(const std::vector<TableFileInfo> files, WriteCheckpointFiles(io, dir, tables, options.step));
   return PublishCheckpoint(io, dir, files, options);
@@ -312,7 +313,8 @@ Result<std::optional<uint64_t>> LatestCheckpoint(const CheckpointIo& io, const s
       const Result<format::Manifest> manifest = ReadCompleteManifest(env, dir, *step);
       if (manifest.ok()) return std::optional<uint64_t>(*step);
       if (manifest.status().code() != StatusCode::kNotFound) {
-        return Status(manifest.status().code(), std::string(manifest.status().message()) + "; complete steps: " + ListedSteps(io, dir));
+        return Status(manifest.status().code(),
+                      std::string(manifest.status().message()) + "; complete steps: " + ListedSteps(io, dir));
       }
     }
   } else if (text.status().code() != StatusCode::kNotFound && text.status().code() != StatusCode::kResourceExhausted) {

@@ -31,8 +31,8 @@ namespace mxrec {
 using ProgressFn = std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>;
 
 struct CheckpointIo {
-  Env* env = nullptr;            // null = Env::Default()
-  Executor* executor = nullptr;  // null = the caller's thread
+  Env* env = nullptr;             // null = Env::Default()
+  Executor* executor = nullptr;   // null = the caller's thread
   ProgressFn progress = nullptr;  // may be empty
 };
 
@@ -46,7 +46,7 @@ struct TableFileInfo {
   SlotRecord slots;  // kind, names, step, scalars
   bool has_counts = false, has_times = false;
   uint64_t rows = 0, candidates = 0, bytes = 0;
-  uint32_t crc32c = 0;      // of the whole file
+  uint32_t crc32c = 0;       // of the whole file
   uint64_t content_tag = 0;  // 64-bit hash of the file's contents; equal contents, equal tag
   uint32_t shard = 0, shard_count = 1;
 };
@@ -60,6 +60,8 @@ struct ShardOf {
 
 // Streams the table to a temporary file beside it, syncs, then renames it to path_for_tag(content_tag) and syncs the folder,
 // which is created when it is missing. A file of that name is replaced (it has the same contents, or is damaged).
+// path_for_tag is called twice: with 0, for the folder and the name that the temporary one is made of; with the tag. Temporary
+// files that killed processes of this machine left in the folder are removed.
 Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
                                      const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard = {});
 // Reads header and footer only.
@@ -93,7 +95,8 @@ struct SaveOptions {
   int keep = 0;  // newest checkpoints to keep, this one included; 0 = all
 };
 // REQUIRES: no two tables of one name. The one-rank form of the two calls below.
-Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const Table* const> tables, const SaveOptions& options);
+Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<const Table* const> tables,
+                      const SaveOptions& options);
 // On N ranks: each rank writes its part of each table; then one of them, when all have finished, publishes what all wrote.
 Result<std::vector<TableFileInfo>> WriteCheckpointFiles(const CheckpointIo& io, const std::string& dir,
                                                         std::span<const Table* const> tables, uint64_t step, ShardOf shard = {});
@@ -102,8 +105,7 @@ Status PublishCheckpoint(const CheckpointIo& io, const std::string& dir, std::sp
 // Loads the named tables of step; kNotFound lists the steps or tables there are. All files are verified before any filled
 // table is touched.
 Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
-                                               std::span<Table* const> tables, int64_t now_ms,
-                                               const LoadOptions& options = {});
+                                               std::span<Table* const> tables, int64_t now_ms, const LoadOptions& options = {});
 // Complete steps (those with a readable manifest whose files are there with their lengths), ascending. An absent dir has none.
 Result<std::vector<uint64_t>> ListCheckpoints(const CheckpointIo& io, const std::string& dir);
 // The step `latest` names if complete, else the newest complete one; nullopt when there is none. When the step that `latest`

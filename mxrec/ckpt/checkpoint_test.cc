@@ -13,11 +13,11 @@
 namespace mxrec {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::Contains;
 using testing::Contents;
 using testing::ContentsOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing::KeysOf;
 using testing::MakeTable;
 using testing::OptionsOf;
@@ -35,7 +35,9 @@ struct Model {
   static Model Make(uint64_t salt, size_t rows = 40) {
     return {MakeTable(kUser, KeysOf(rows), "user", salt), MakeTable(kItem, KeysOf(rows / 2), "item", salt)};
   }
-  static Model Empty() { return {Table::Create(OptionsOf(kUser, "user")).value(), Table::Create(OptionsOf(kItem, "item")).value()}; }
+  static Model Empty() {
+    return {Table::Create(OptionsOf(kUser, "user")).value(), Table::Create(OptionsOf(kItem, "item")).value()};
+  }
   Status Save(const CheckpointIo& io, const std::string& dir, const SaveOptions& options) const {
     const Table* const tables[] = {user.get(), item.get()};
     return SaveCheckpoint(io, dir, tables, options);
@@ -173,15 +175,15 @@ TEST(CheckpointTest, OtherPeoplesFilesStay) {
   ASSERT_EQ(model.Save({}, temp.path(), {.step = 1}), OkStatus());
   std::filesystem::create_directories(temp.Join("mxrec-backup"));
   std::filesystem::create_directories(temp.Join("model-3"));
-  for (const char* name : {"mxrec-1/notes.txt", "mxrec-backup/x", "model-3/MANIFEST.json", "checkpoint", "model-3.index", "mxrec-1/a.mxt",
-                           "latest.bak"}) {
+  for (const char* name : {"mxrec-1/notes.txt", "mxrec-backup/x", "model-3/MANIFEST.json", "checkpoint", "model-3.index",
+                           "mxrec-1/a.mxt", "latest.bak"}) {
     WriteBytes(temp.Join(name), "mine");
   }
   std::filesystem::create_directories(temp.Join("mxrec-9"));
   WriteBytes(temp.Join("mxrec-9/mine"), "mine");
   ASSERT_EQ(model.Save({}, temp.path(), {.step = 2, .keep = 1}), OkStatus());
-  for (const char* name : {"mxrec-1/notes.txt", "mxrec-backup/x", "model-3/MANIFEST.json", "checkpoint", "model-3.index", "mxrec-1/a.mxt",
-                           "latest.bak", "mxrec-9/mine"}) {
+  for (const char* name : {"mxrec-1/notes.txt", "mxrec-backup/x", "model-3/MANIFEST.json", "checkpoint", "model-3.index",
+                           "mxrec-1/a.mxt", "latest.bak", "mxrec-9/mine"}) {
     EXPECT_EQ(ReadBytes(temp.Join(name)), "mine") << name;
   }
   EXPECT_THAT(ListCheckpoints({}, temp.path()).value(), ElementsAre(2u));
@@ -194,8 +196,8 @@ TEST(CheckpointTest, LeftoversOfKilledSavesAreRemovedByTheNext) {
   const auto before = Tree(temp.path());
   std::filesystem::create_directories(temp.Join("mxrec-5"));
   for (const char* name : {"mxrec-1/user-00000000000000aa-00000-of-00001.mxt",
-                           "mxrec-1/user-0000000000000000-00000-of-00001.mxt.tmp-77-00000000000000aa", "mxrec-1/MANIFEST.json.tmp-77",
-                           "mxrec-5/user-00000000000000aa-00000-of-00001.mxt", "latest.tmp-77"}) {
+                           "mxrec-1/user-0000000000000000-00000-of-00001.mxt.tmp-77-00000000000000aa",
+                           "mxrec-1/MANIFEST.json.tmp-77", "mxrec-5/user-00000000000000aa-00000-of-00001.mxt", "latest.tmp-77"}) {
     WriteBytes(temp.Join(name), "x");
   }
   ASSERT_EQ(model.Save({}, temp.path(), {.step = 1}), OkStatus());

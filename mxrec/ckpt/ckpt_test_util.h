@@ -177,7 +177,8 @@ inline Contents ContentsOf(const Table& table) {
               OkStatus());
     EXPECT_EQ(snapshot->ForEachCandidate(shard,
                                          [&](std::span<const Candidate> candidates) {
-                                           for (const Candidate& c : candidates) contents.candidates[c.key] = {c.count, c.last_seen_ms};
+                                           for (const Candidate& c : candidates)
+                                             contents.candidates[c.key] = {c.count, c.last_seen_ms};
                                            return OkStatus();
                                          }),
               OkStatus());

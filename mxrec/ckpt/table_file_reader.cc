@@ -51,7 +51,8 @@ class Reading {
       digests_[number][place.index] = *digest;
       if (sink_ != nullptr) {
         char* const payload = buffer + format::kFrameBytes;
-        Status status = place.kind == BlockKind::kRows ? GiveRows(file.header(), place.count, payload) : GiveCandidates(place.count, payload);
+        Status status =
+            place.kind == BlockKind::kRows ? GiveRows(file.header(), place.count, payload) : GiveCandidates(place.count, payload);
         MXREC_RETURN_IF_ERROR(WithPath(file.path(), std::move(status)));
       }
       MXREC_RETURN_IF_ERROR(progress_->Add(place.bytes()));
@@ -116,7 +117,8 @@ Result<std::unique_ptr<TableFile>> TableFile::Open(Env* env, const std::string& 
   Result<uint32_t> header_length = format::DecodeHeaderLength(header_bytes);
   if (!header_length.ok()) return WithPath(path, header_length.status());
   if (*header_length > size) {
-    return Damaged(path, "the file ends inside its header: bytes", "at least " + std::to_string(*header_length), std::to_string(size));
+    return Damaged(path, "the file ends inside its header: bytes", "at least " + std::to_string(*header_length),
+                   std::to_string(size));
   }
   header_bytes.resize(*header_length);
   MXREC_RETURN_IF_ERROR(WithPath(path, file.ReadAt(0, header_bytes)));
@@ -124,7 +126,8 @@ Result<std::unique_ptr<TableFile>> TableFile::Open(Env* env, const std::string& 
   if (!header.ok()) return WithPath(path, header.status());
   Result<format::TableLayout> layout = MakeLayout(*header, header_bytes.size());
   if (!layout.ok()) return WithPath(path, layout.status());
-  if (layout->file_bytes() != size) return Damaged(path, "length of the file", std::to_string(layout->file_bytes()), std::to_string(size));
+  if (layout->file_bytes() != size)
+    return Damaged(path, "length of the file", std::to_string(layout->file_bytes()), std::to_string(size));
 
   std::string footer_bytes(format::kFooterBytes, '\0');
   MXREC_RETURN_IF_ERROR(WithPath(path, file.ReadAt(layout->footer_offset, footer_bytes)));
@@ -146,8 +149,8 @@ Result<std::unique_ptr<TableFile>> TableFile::Open(Env* env, const std::string& 
   return opened;
 }
 
-Status ReadBlocks(const CheckpointIo& io, std::span<const std::unique_ptr<TableFile>> files, const ReadOptions& options, RowSink* sink,
-                  Progress* progress) {
+Status ReadBlocks(const CheckpointIo& io, std::span<const std::unique_ptr<TableFile>> files, const ReadOptions& options,
+                  RowSink* sink, Progress* progress) {
   Reading reading(files, options, sink, progress);
   std::vector<std::pair<size_t, size_t>> runs;  // file, run
   for (size_t f = 0; f < files.size(); ++f) {
@@ -160,7 +163,8 @@ Status ReadBlocks(const CheckpointIo& io, std::span<const std::unique_ptr<TableF
     std::unique_ptr<char[]>& buffer = buffers[worker];
     if (buffer == nullptr) {
       buffer.reset(new (std::nothrow) char[reading.buffer_bytes()]);
-      if (buffer == nullptr) return ResourceExhaustedError("no memory for a block of " + std::to_string(reading.buffer_bytes()) + " bytes");
+      if (buffer == nullptr)
+        return ResourceExhaustedError("no memory for a block of " + std::to_string(reading.buffer_bytes()) + " bytes");
     }
     const auto [f, r] = runs[i];
     return reading.ReadRun(f, *files[f], files[f]->layout().runs[r], buffer.get());

@@ -46,8 +46,8 @@ struct ReadOptions {
 
 // Reads and checks every block of all files, then that each file's blocks are the ones its footer is about. `sink` (null:
 // only check) gets what the share owns; it may have got rows when a failure is found.
-Status ReadBlocks(const CheckpointIo& io, std::span<const std::unique_ptr<TableFile>> files, const ReadOptions& options, RowSink* sink,
-                  Progress* progress);
+Status ReadBlocks(const CheckpointIo& io, std::span<const std::unique_ptr<TableFile>> files, const ReadOptions& options,
+                  RowSink* sink, Progress* progress);
 
 }  // namespace mxrec::internal
 

@@ -136,7 +136,8 @@ Result<TableFileInfo> WriteOpened(const CheckpointIo& io, const TableHeader& hea
     std::unique_ptr<char[]>& buffer = buffers[worker];
     if (buffer == nullptr && layout.max_block_bytes != 0) {
       buffer.reset(new (std::nothrow) char[layout.max_block_bytes]);
-      if (buffer == nullptr) return ResourceExhaustedError("no memory for a block of " + std::to_string(layout.max_block_bytes) + " bytes");
+      if (buffer == nullptr)
+        return ResourceExhaustedError("no memory for a block of " + std::to_string(layout.max_block_bytes) + " bytes");
     }
     return writing.WriteRun(i, buffer.get());
   }));

@@ -48,7 +48,8 @@ format::TableHeader HeaderOf(const Table& table, SlotRecord slots, ShardOf shard
 
 }  // namespace
 
-Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std::string> paths, Table* table, const LoadOptions& options) {
+Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std::string> paths, Table* table,
+                                     const LoadOptions& options) {
   if (options.rank >= options.rank_count) {
     return InvalidArgumentError("rank " + std::to_string(options.rank) + ": expected less than the rank count " +
                                 std::to_string(options.rank_count));
@@ -59,12 +60,14 @@ Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std
   for (const std::string& path : paths) {
     MXREC_ASSIGN_OR_RETURN(std::unique_ptr<TableFile> file, TableFile::Open(EnvOf(io), path));
     if (file->header().dim != table->options().dim) {
-      return FailedPreconditionError(path + ": table \"" + table->options().name + "\" has dim " + std::to_string(table->options().dim) +
-                                     ", the file (table \"" + file->header().table + "\") has dim " + std::to_string(file->header().dim));
+      return FailedPreconditionError(path + ": table \"" + table->options().name + "\" has dim " +
+                                     std::to_string(table->options().dim) + ", the file (table \"" + file->header().table +
+                                     "\") has dim " + std::to_string(file->header().dim));
     }
     load.files_.push_back(std::move(file));
   }
-  std::sort(load.files_.begin(), load.files_.end(), [](const auto& a, const auto& b) { return a->header().shard < b->header().shard; });
+  std::sort(load.files_.begin(), load.files_.end(),
+            [](const auto& a, const auto& b) { return a->header().shard < b->header().shard; });
   std::vector<TableFileInfo> infos;
   for (const auto& file : load.files_) {
     infos.push_back(file->info());
@@ -127,7 +130,7 @@ Result<LoadReport> TableLoad::Run(const CheckpointIo& io, int64_t now_ms, Progre
   return report;
 }
 
-Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard,
+Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard, const std::string& beside,
                                  const std::function<std::string(uint64_t content_tag)>& path_for_tag, Progress* progress) {
   if (shard.shard >= shard.shard_count) {
     return InvalidArgumentError("shard " + std::to_string(shard.shard) + ": expected less than the shard count " +
@@ -136,7 +139,7 @@ Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, Sha
   const std::unique_ptr<Table::Snapshot> snapshot = table.TakeSnapshot();
   const SnapshotSource source(snapshot.get());
   const format::TableHeader header = DescribeSource(HeaderOf(table, snapshot->slots(), shard), source);
-  const std::string temporary = format::TemporaryName(path_for_tag(0));
+  const std::string temporary = format::TemporaryName(beside);
   MXREC_ASSIGN_OR_RETURN(TableFileInfo info, WriteTableStream(io, header, source, temporary, progress));
   const std::string path = path_for_tag(info.content_tag);
   Env* const env = EnvOf(io);
@@ -164,12 +167,19 @@ using internal::TableLoad;
 Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
                                      const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard) {
   Env* const env = EnvOf(io);
-  const std::string dir = DirName(path_for_tag(0));
+  const std::string beside = path_for_tag(0);
+  const std::string dir = DirName(beside);
   MXREC_RETURN_IF_ERROR(env->CreateDirs(dir));
   MXREC_ASSIGN_OR_RETURN(const uint64_t bytes, internal::TableBytes(table, shard));
   Progress progress(io.progress, bytes);
-  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTable(io, table, shard, path_for_tag, &progress));
+  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTable(io, table, shard, beside, path_for_tag, &progress));
   MXREC_RETURN_IF_ERROR(env->SyncDir(dir));
+  // What killed processes left behind: no manifest tells of single files. A failure is left for the next call.
+  if (const Result<std::vector<std::string>> names = env->ListDir(dir); names.ok()) {
+    for (const std::string& name : *names) {
+      if (format::IsDeadTemporary(name)) static_cast<void>(env->RemoveFile(JoinPath(dir, name)));
+    }
+  }
   return info;
 }
 

@@ -17,7 +17,8 @@ namespace mxrec::internal {
 class TableLoad {
  public:
   // Opens the files (every shard of one save, in any order) and checks that they suit the table, which must outlive this.
-  static Result<TableLoad> Prepare(const CheckpointIo& io, std::span<const std::string> paths, Table* table, const LoadOptions& options);
+  static Result<TableLoad> Prepare(const CheckpointIo& io, std::span<const std::string> paths, Table* table,
+                                   const LoadOptions& options);
 
   // Something would be lost by loading: rows, candidates or optimizer state.
   bool filled() const { return filled_; }
@@ -38,8 +39,8 @@ class TableLoad {
   bool filled_ = false;
 };
 
-// Writes a table to a temporary file beside path_for_tag(...) and renames it; syncs no folder.
-Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard,
+// Writes a table to a temporary file beside `beside` and renames it; syncs no folder.
+Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard, const std::string& beside,
                                  const std::function<std::string(uint64_t content_tag)>& path_for_tag, Progress* progress);
 // Bytes of the file that WriteTable would write now.
 Result<uint64_t> TableBytes(const Table& table, ShardOf shard);

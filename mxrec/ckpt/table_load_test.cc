@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/ckpt/ckpt_test_util.h"
+#include "mxrec/ckpt/format/names.h"
 #include "mxrec/ckpt/format/table_file.h"
 #include "mxrec/io/crc32c.h"
 #include "mxrec/io/little_endian.h"
@@ -29,7 +30,8 @@ using testing::Shape;
 using testing::TempDir;
 
 std::string Save(const Table& table, const std::string& path, Executor* executor = nullptr, ShardOf shard = {}) {
-  const Result<TableFileInfo> info = WriteTableFile({.executor = executor}, table, [&](uint64_t) { return path; }, shard);
+  const Result<TableFileInfo> info = WriteTableFile(
+      {.executor = executor}, table, [&](uint64_t) { return path; }, shard);
   EXPECT_TRUE(info.ok()) << info.status();
   return path;
 }
@@ -570,6 +572,17 @@ TEST(RestoreTest, D30_CountsAndTimesSurviveSoEvictionGoesOn) {
   EXPECT_LT(gone, 900u);
   EXPECT_EQ(loaded->EvictCold(now, nullptr), gone);
   EXPECT_EQ(ContentsOf(*loaded), ContentsOf(*table));
+}
+
+TEST(RestoreTest, TemporariesOfKilledProcessesAreRemovedByTheNextWrite) {
+  TempDir dir;
+  const auto table = MakeTable({}, KeysOf(10));
+  const std::string mine = format::TemporaryName(dir.Join("model-1.data-00000-of-mxrec"));
+  const size_t at = mine.rfind(".tmp-") + 5;
+  testing::WriteBytes(mine.substr(0, at) + "2147483646" + mine.substr(mine.find('-', at)), "half");
+  testing::WriteBytes(dir.Join("model-1.tmp-12"), "not ours");
+  Save(*table, dir.Join("model-2"));
+  EXPECT_THAT(Env::Default()->ListDir(dir.path()).value(), ::testing::ElementsAre("model-1.tmp-12", "model-2"));
 }
 
 TEST(RestoreTest, AWriteThatFailsLeavesNoFile) {

@@ -106,19 +106,23 @@ class Reader {
   }
 
   std::string Text(const char* name) {
-    const Json* value = Member(name, [](const Json& j) { return j.is_string(); }, "a string");
+    const Json* value = Member(
+        name, [](const Json& j) { return j.is_string(); }, "a string");
     return value != nullptr ? value->get<std::string>() : std::string();
   }
   bool Bool(const char* name) {
-    const Json* value = Member(name, [](const Json& j) { return j.is_boolean(); }, "true or false");
+    const Json* value = Member(
+        name, [](const Json& j) { return j.is_boolean(); }, "true or false");
     return value != nullptr && value->get<bool>();
   }
   uint64_t Unsigned(const char* name, uint64_t low = 0, uint64_t high = std::numeric_limits<uint64_t>::max()) {
-    const Json* value = Member(name, [](const Json& j) { return j.is_number_unsigned(); }, "a whole number");
+    const Json* value = Member(
+        name, [](const Json& j) { return j.is_number_unsigned(); }, "a whole number");
     if (value == nullptr) return 0;
     const uint64_t number = value->get<uint64_t>();
     if (number < low || number > high) {
-      Note(path_ + "." + name + ": expected " + std::to_string(low) + " to " + std::to_string(high) + ", found " + std::to_string(number));
+      Note(path_ + "." + name + ": expected " + std::to_string(low) + " to " + std::to_string(high) + ", found " +
+           std::to_string(number));
     }
     return number;
   }
@@ -126,15 +130,15 @@ class Reader {
     const std::string text = Text(name);
     if (!status_->ok()) return 0;
     if (text.size() != digits || text.find_first_not_of("0123456789abcdef") != std::string::npos) {
-      Note(path_ + "." + name + ": expected " + std::to_string(digits) + " hexadecimal digits, found \"" + text.substr(0, 40) + "\"");
+      Note(path_ + "." + name + ": expected " + std::to_string(digits) + " hexadecimal digits, found \"" + text.substr(0, 40) +
+           "\"");
       return 0;
     }
     return std::stoull(text, nullptr, 16);
   }
   double Float(const char* name) {
     const Json* value = Member(
-        name,
-        [](const Json& j) { return j.is_number() || (j.is_string() && (j == "nan" || j == "inf" || j == "-inf")); },
+        name, [](const Json& j) { return j.is_number() || (j.is_string() && (j == "nan" || j == "inf" || j == "-inf")); },
         "a number, \"nan\", \"inf\" or \"-inf\"");
     if (value == nullptr) return 0;
     if (value->is_number()) return value->get<double>();
@@ -142,10 +146,12 @@ class Reader {
     return *value == "inf" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
   }
   const Json* Array(const char* name) {
-    return Member(name, [](const Json& j) { return j.is_array(); }, "an array");
+    return Member(
+        name, [](const Json& j) { return j.is_array(); }, "an array");
   }
   const Json* Object(const char* name) {
-    return Member(name, [](const Json& j) { return j.is_object(); }, "an object");
+    return Member(
+        name, [](const Json& j) { return j.is_object(); }, "an object");
   }
   void Equals(const char* name, std::string_view expected) {
     const std::string found = Text(name);
@@ -185,7 +191,8 @@ void ReadTable(const Json& json, const std::string& path, Status* status, std::v
     const std::string kind = inner.Text("kind");
     const auto* found = std::find(std::begin(kInitializerNames), std::end(kInitializerNames), kind);
     if (found == std::end(kInitializerNames)) {
-      inner.Note(inner.path() + ".kind: expected constant, uniform, normal or truncated_normal, found \"" + kind.substr(0, 40) + "\"");
+      inner.Note(inner.path() + ".kind: expected constant, uniform, normal or truncated_normal, found \"" + kind.substr(0, 40) +
+                 "\"");
     } else {
       info.initializer.kind = static_cast<InitializerSpec::Kind>(found - std::begin(kInitializerNames));
     }
@@ -276,9 +283,8 @@ Status CheckShards(const std::vector<TableFileInfo>& files) {
 }
 
 Result<std::string> EncodeManifest(Manifest manifest) {
-  std::sort(manifest.files.begin(), manifest.files.end(), [](const TableFileInfo& a, const TableFileInfo& b) {
-    return std::tie(a.table, a.shard) < std::tie(b.table, b.shard);
-  });
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const TableFileInfo& a, const TableFileInfo& b) { return std::tie(a.table, a.shard) < std::tie(b.table, b.shard); });
   Json tables = Json::array();
   for (size_t begin = 0; begin < manifest.files.size();) {
     size_t end = begin + 1;

@@ -104,7 +104,8 @@ TEST(ManifestTest, EveryFlippedBitAndEveryTruncationIsRefused) {
       damaged[i] = static_cast<char>(damaged[i] ^ (1 << bit));
       const Result<Manifest> read = DecodeManifest(damaged);
       ASSERT_FALSE(read.ok()) << "byte " << i << " bit " << bit;
-      ASSERT_TRUE(read.status().code() == StatusCode::kDataLoss || read.status().code() == StatusCode::kUnimplemented) << read.status();
+      ASSERT_TRUE(read.status().code() == StatusCode::kDataLoss || read.status().code() == StatusCode::kUnimplemented)
+          << read.status();
     }
     ASSERT_EQ(DecodeManifest(text.substr(0, i)).status().code(), StatusCode::kDataLoss) << i;
   }
@@ -140,7 +141,8 @@ TEST(ManifestTest, EveryMemberIsCheckedAndNamed) {
       {"\"step\": 300", "\"step\": 300, \"parent\": 1", "top: expected no member \"parent\""},
       {"\"name\": \"item\"", "\"name\": 5", "tables[0].name: expected a string, found 5"},
       {"\"name\": \"item\"", "\"name\": \"zebra\"", "tables[0].files[0].file: expected \"zebra-"},
-      {"\"value_type\": \"float32\"", "\"value_type\": \"float64\"", "tables[0].value_type: expected \"float32\", found \"float64\""},
+      {"\"value_type\": \"float32\"", "\"value_type\": \"float64\"",
+       "tables[0].value_type: expected \"float32\", found \"float64\""},
       {"\"key_type\": \"int64\"", "\"key_type\": \"int32\"", "tables[0].key_type: expected \"int64\", found \"int32\""},
       {"\"dim\": 16", "\"dim\": 0", "tables[0].dim: expected 1 to 4294967295, found 0"},
       {"\"dim\": 16", "\"dim\": 4294967296", "tables[0].dim: expected 1 to 4294967295, found 4294967296"},
@@ -162,7 +164,9 @@ TEST(ManifestTest, EveryMemberIsCheckedAndNamed) {
 }
 
 TEST(ManifestTest, ShardsThatDoNotBelongTogetherAreNotWritten) {
-  const auto code = [](std::vector<TableFileInfo> files) { return EncodeManifest({.step = 1, .files = std::move(files)}).status().code(); };
+  const auto code = [](std::vector<TableFileInfo> files) {
+    return EncodeManifest({.step = 1, .files = std::move(files)}).status().code();
+  };
   EXPECT_EQ(code({Info("user", 0, 2)}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({Info("user", 1, 2), Info("user", 1, 2)}), StatusCode::kInvalidArgument);
   TableFileInfo other_step = Info("user", 1, 2);

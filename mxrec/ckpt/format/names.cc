@@ -1,9 +1,12 @@
 #include "mxrec/ckpt/format/names.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <charconv>
+#include <fstream>
 #include <random>
 
 #include "mxrec/base/hash.h"
@@ -17,9 +20,7 @@ constexpr std::string_view kTableSuffix = ".mxt";
 constexpr std::string_view kTemporaryMark = ".tmp-";
 constexpr size_t kMaxEscaped = 100;
 
-bool IsPlain(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '.';
-}
+bool IsPlain(char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' || c == '.'; }
 
 bool AllOf(std::string_view text, std::string_view allowed) {
   return !text.empty() && text.find_first_not_of(allowed) == std::string_view::npos;
@@ -41,6 +42,23 @@ std::string_view TakeLastPart(std::string_view* text) {
   const std::string_view part = text->substr(dash + 1);
   *text = text->substr(0, dash);
   return part;
+}
+
+// Process ids mean something only on one machine, since its last start, within one process namespace.
+uint32_t MachineTag() {
+  static const uint32_t tag = [] {
+    std::string text(256, '\0');
+    if (gethostname(text.data(), text.size() - 1) != 0) text.clear();
+    std::string line;
+    std::ifstream boot("/proc/sys/kernel/random/boot_id");
+    std::getline(boot, line);
+    text += line;
+    char link[128];
+    const ssize_t length = readlink("/proc/self/ns/pid", link, sizeof(link));
+    if (length > 0) text.append(link, static_cast<size_t>(length));
+    return static_cast<uint32_t>(Hash64(text) >> 32);
+  }();
+  return tag;
 }
 
 }  // namespace
@@ -96,13 +114,27 @@ bool IsTableFileName(std::string_view name) {
 }
 
 std::string TemporaryName(std::string_view name) {
-  // Random: process ids repeat on other machines of a shared file system.
   static const uint64_t start = (uint64_t{std::random_device()()} << 32) ^ std::random_device()();
   static std::atomic<uint64_t> calls{0};
   const uint64_t pid = static_cast<uint64_t>(getpid());
   // A forked child continues the parent's numbers; its pid sets it apart.
   const uint64_t unique = Mix64(start + (calls.fetch_add(1) << 1) + Mix64(pid));
-  return std::string(name) + std::string(kTemporaryMark) + std::to_string(pid) + "-" + Hex64(unique);
+  std::string result(name);
+  result.append(kTemporaryMark).append(std::to_string(pid)).append("-");
+  return result.append(Hex32(MachineTag())).append(Hex32(static_cast<uint32_t>(unique)));
+}
+
+bool IsDeadTemporary(std::string_view name) {
+  const size_t mark = name.rfind(kTemporaryMark);
+  if (mark == std::string_view::npos) return false;
+  const std::string_view rest = name.substr(mark + kTemporaryMark.size());
+  const size_t dash = rest.find('-');
+  if (dash == std::string_view::npos || rest.size() - dash - 1 != 16 || !AllOf(rest.substr(dash + 1), kHex)) return false;
+  if (rest.substr(dash + 1, 8) != Hex32(MachineTag())) return false;
+  pid_t pid = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + dash, pid);
+  if (error != std::errc() || end != rest.data() + dash || pid <= 0) return false;
+  return kill(pid, 0) != 0 && errno == ESRCH;
 }
 
 bool IsTemporaryName(std::string_view name) {

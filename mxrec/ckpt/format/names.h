@@ -25,8 +25,11 @@ std::string TableFileName(std::string_view table, uint64_t content_tag, uint32_t
 // A name that TableFileName can give.
 bool IsTableFileName(std::string_view name);
 
-// A name beside `name` that no other process and no other call uses: "<name>.tmp-<pid>-<16 digits>".
+// A name beside `name` that no other process and no other call uses: "<name>.tmp-<pid>-<16 digits>"; the first 8 digits stand
+// for this machine (and its start and process namespace).
 std::string TemporaryName(std::string_view name);
+// A name that TemporaryName gave to a process of this machine that is gone: nobody will finish that file.
+bool IsDeadTemporary(std::string_view name);
 // A name that an unfinished save can leave behind in a checkpoint directory: a temporary of a table file, of the manifest or
 // of `latest`.
 bool IsTemporaryName(std::string_view name);

@@ -15,8 +15,8 @@ TEST(NamesTest, StepFoldersRoundTrip) {
 }
 
 TEST(NamesTest, OtherFoldersAreNotOurs) {
-  for (const char* name : {"", "mxrec", "mxrec-", "mxrec-x", "mxrec-1x", "mxrec--1", "mxrec-+1", "mxrec-01", "mxrec- 1", "model-5", "Mxrec-5",
-                           "mxrec-18446744073709551616", "mxrec-1.bak"}) {
+  for (const char* name : {"", "mxrec", "mxrec-", "mxrec-x", "mxrec-1x", "mxrec--1", "mxrec-+1", "mxrec-01", "mxrec- 1", "model-5",
+                           "Mxrec-5", "mxrec-18446744073709551616", "mxrec-1.bak"}) {
     EXPECT_EQ(ParseStepDirName(name), std::nullopt) << name;
   }
 }
@@ -29,9 +29,9 @@ TEST(NamesTest, PlainTableNamesStay) {
 TEST(NamesTest, D51_AnyNameGivesASafeFileName) {
   std::set<std::string> all;
   for (const std::string& name :
-       {std::string(), std::string("."), std::string(".."), std::string("../../etc/passwd"), std::string("a b"), std::string("100%"),
-        std::string("用户"), std::string("a-b"), std::string("a\nb"), std::string("a\0b", 3), std::string("\xFF\xFE"),
-        std::string(300, 'x'), std::string(299, 'x') + "y", std::string(300, '%')}) {
+       {std::string(), std::string("."), std::string(".."), std::string("../../etc/passwd"), std::string("a b"),
+        std::string("100%"), std::string("用户"), std::string("a-b"), std::string("a\nb"), std::string("a\0b", 3),
+        std::string("\xFF\xFE"), std::string(300, 'x'), std::string(299, 'x') + "y", std::string(300, '%')}) {
     const std::string file = TableFileName(name, 1, 0, 1);
     EXPECT_LE(file.size(), 200u);
     EXPECT_EQ(file.find('/'), std::string::npos);
@@ -61,8 +61,23 @@ TEST(NamesTest, TemporariesAreUniqueAndKnown) {
   }
   EXPECT_TRUE(IsTemporaryName("MANIFEST.json.tmp-123"));
   EXPECT_TRUE(IsTemporaryName("latest.tmp-1"));
-  for (const char* name : {"MANIFEST.json", "latest", "notes.tmp-12", "latest.tmp-", "latest.tmp-x", "latest.tmp-12-12", "latest.bak"}) {
+  for (const char* name :
+       {"MANIFEST.json", "latest", "notes.tmp-12", "latest.tmp-", "latest.tmp-x", "latest.tmp-12-12", "latest.bak"}) {
     EXPECT_FALSE(IsTemporaryName(name)) << name;
+  }
+}
+
+TEST(NamesTest, OnlyTemporariesOfGoneProcessesOfThisMachineAreDead) {
+  const std::string mine = TemporaryName("model-5.data-00000-of-mxrec");
+  EXPECT_FALSE(IsDeadTemporary(mine)) << mine;
+  const size_t at = mine.find(".tmp-") + 5, dash = mine.find('-', at);
+  const std::string gone = mine.substr(0, at) + "2147483646" + mine.substr(dash);  // above every pid
+  EXPECT_TRUE(IsDeadTemporary(gone)) << gone;
+  std::string elsewhere = gone;
+  elsewhere[elsewhere.size() - 16] = elsewhere[elsewhere.size() - 16] == '0' ? '1' : '0';
+  EXPECT_FALSE(IsDeadTemporary(elsewhere));
+  for (const char* name : {"", "model-5.index", "a.tmp-2147483646", "a.tmp-2147483646-12", "a.tmp-x-0123456789abcdef"}) {
+    EXPECT_FALSE(IsDeadTemporary(name)) << name;
   }
 }
 

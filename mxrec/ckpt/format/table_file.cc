@@ -242,7 +242,12 @@ Result<TableLayout> MakeLayout(const TableHeader& header, uint64_t header_bytes)
     if (per_block > 1 && uint64_t{per_block} * record_bytes > kMaxBlockBytes) {
       return Damaged("header, bytes of a block", "at most " + std::to_string(kMaxBlockBytes), uint64_t{per_block} * record_bytes);
     }
-    BlockRun run{.kind = kind, .records = records, .per_block = per_block, .record_bytes = record_bytes, .first_index = index, .offset = offset};
+    BlockRun run{.kind = kind,
+                 .records = records,
+                 .per_block = per_block,
+                 .record_bytes = record_bytes,
+                 .first_index = index,
+                 .offset = offset};
     const uint64_t blocks = run.block_count();
     if (blocks != 0) {
       const uint64_t full = kFrameBytes + PadTo8(uint64_t{per_block} * record_bytes);
@@ -348,7 +353,8 @@ Result<BlockDigest> CheckBlock(const BlockPlace& place, std::span<const char> bl
     return Damaged(where + "hash", Hex64(stored_hash), Hex64(computed));
   }
   const std::string_view padding = payload.substr(uint64_t{place.count} * place.record_bytes);
-  if (padding.find_first_not_of('\0') != std::string_view::npos) return Damaged(where + "padding", "zero bytes", Printable(padding));
+  if (padding.find_first_not_of('\0') != std::string_view::npos)
+    return Damaged(where + "padding", "zero bytes", Printable(padding));
   return digest;
 }
 

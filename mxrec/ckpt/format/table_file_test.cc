@@ -147,7 +147,8 @@ class BlockTest : public ::testing::Test {
   void Reseal() { StoreLittleEndian(Crc32c({bytes().data(), kFrameBytes - 4}), bytes().data() + kFrameBytes - 4); }
   std::string Message() { return std::string(CheckBlock(place_, bytes()).status().message()); }
 
-  const BlockPlace place_{.kind = BlockKind::kRows, .index = 5, .offset = 4000, .count = 3, .record_bytes = 12, .payload_bytes = 40};
+  const BlockPlace place_{
+      .kind = BlockKind::kRows, .index = 5, .offset = 4000, .count = 3, .record_bytes = 12, .payload_bytes = 40};
   std::vector<uint64_t> block_;
   BlockDigest digest_;
 };
