@@ -14,6 +14,7 @@ import warnings
 import tensorflow as tf
 
 from mxrec import _graph
+from mxrec import saveable
 
 _STOCK_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply[A-Z].*")
 
@@ -26,18 +27,16 @@ def _warn(registry: _graph.Registry, kind: str, table: str, text: str) -> None:
 
 def untrained_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
   """Tables whose training lookups feed a variable update of TensorFlow's, while no op updates the table."""
-  operations = graph.get_operations()
-  trained = set()
-  for op in operations:
-    if op.type == _graph.APPLY_OP:
-      source = _graph.handle_op(op.inputs[0])
-      trained.add(source.name if source is not None else "")
   open_lookups = [
       record for record in registry.lookups
-      if record.training and record.graph is graph and record.table.handle.op.name not in trained
+      if record.training and record.graph is graph and record.table.name not in registry.trained
   ]
-  if not open_lookups or "" in trained:
+  if not open_lookups:
     return []
+  operations = graph.get_operations()
+  for op in operations:  # updates of an imported graph
+    if op.type == _graph.APPLY_OP and (source := _graph.handle_op(op.inputs[0])) is not None:
+      open_lookups = [record for record in open_lookups if record.table.handle.op is not source]
   reached = _graph.ancestors(op for op in operations if _STOCK_UPDATE.fullmatch(op.type))
   return sorted({record.table.name for record in open_lookups if record.op in reached})
 
@@ -48,12 +47,9 @@ def unsaved_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
   if not any(op.type == "SaveV2" for op in operations):
     return []
   saved = {op.inputs[0].op.name for op in operations if op.type == "MxrecSaverSave"}
-  takes_part = {
-      getattr(item, "name", "") for item in graph.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
-  }
   return [
       name for name, table in registry.tables.items()
-      if table.handle.op.name in takes_part and table.handle.op.name not in saved and name not in registry.own_saver
+      if saveable.takes_part(table) and table.handle.op.name not in saved and name not in registry.own_saver
   ]
 
 

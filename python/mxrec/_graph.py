@@ -52,6 +52,7 @@ class Registry:
     self.lookups: list[LookupRecord] = []
     self._by_op: dict[tuple[int, str], LookupRecord] = {}
     self.saver_ops: dict[tuple[str, ...], Any] = {}
+    self.trained: set[str] = set()  # tables with an update op, also inside functions
     self.own_saver: set[str] = set()  # tables that an EmbeddingTableSaver covers
     self.warned: set[tuple[str, str]] = set()  # kind of warning, table
     self.checked: dict[bool, int] = {}  # graph.version when _checks last looked

@@ -120,7 +120,9 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
     by_table.setdefault(gradient.record.table.name, []).append(gradient)
   hyper = [_scalar(value) for value in rule.hyper]
   updates = []
+  scope = f"mxrec{name}" if name.startswith("_") else name  # TensorFlow's names of ops do not begin with "_"
   for table_name, parts in by_table.items():
+    table_lib.registry(parts[0].record.graph).trained.add(table_name)
     outputs = [part.record.op.outputs for part in parts]  # rows, inverse, handles, keys, counts, generation
     updates.append(
         _loader.ops.mxrec_apply(
@@ -137,12 +139,13 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
             option_names=[option for option, _ in rule.options],
             option_values=[value for _, value in rule.options],
             dense=[part.dense for part in parts],
-            name=f"{name}/update_{table_name}"))
+            name=f"{scope}/update_{table_name}"))
   return updates
 
 
 def finish(updates: list[tf.Operation], global_step: Any, name: str) -> tf.Operation:
   """The train op: all updates, then the step counter; joins the collection TRAIN_OP as TensorFlow's optimizers do."""
+  name = f"mxrec{name}" if name.startswith("_") else name
   if global_step is None:
     train_op = tf.group(*updates, name=name)
   else:

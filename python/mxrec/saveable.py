@@ -74,6 +74,12 @@ def _checkpoint_prefix() -> tf.Tensor:
                      f"'{graph.get_name_scope()}'")
 
 
+def takes_part(table: Any) -> bool:
+  """Whether Savers that are made from now on cover the table."""
+  items = table.graph.get_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS)
+  return any(isinstance(item, TableSaveable) and item.name == table.handle.op.name for item in items)
+
+
 def add_to_collection(table: Any, enabled: bool | None) -> None:
   """Makes Savers that come later cover the table, unless switched off; warns when one was made before."""
   if not (_default_enabled if enabled is None else enabled):

@@ -239,6 +239,9 @@ def get_embedding_table(name: str,
     tables = registry(graph).tables
     if name in tables:
       _check_equal(tables[name], config, seed)
+      if save_with_tf_saver not in (None, saveable.takes_part(tables[name])):
+        raise ValueError(f"table '{name}' exists with save_with_tf_saver = {not save_with_tf_saver}, now asked for with "
+                         f"{save_with_tf_saver}")
       return tables[name]
     config["seed"] = {"initializer_seed": seed, "graph_seed": graph.seed}
     table = EmbeddingTable(config, TableOps.build(name, config))

@@ -100,6 +100,7 @@ def test_fact_08_equal_arguments_give_the_identical_object():
     ({"max_cold_secs": 2}, "max_cold_secs"),
     ({"capacity_policy": "error"}, "capacity_policy"),
     ({"non_finite": "error"}, "non_finite"),
+    ({"save_with_tf_saver": False}, "save_with_tf_saver = True, now asked for with False"),
 ])
 def test_fact_08_conflicting_arguments_are_an_error_naming_argument_and_both_values(change, text):
   make()
@@ -160,6 +161,12 @@ def test_fact_22_optimizer_arguments_that_are_accepted():
     mxrec.AdamWOptimizer(learning_rate=tf.constant([0.1, 0.2]))
   with pytest.raises(ValueError, match="float tensor"):
     mxrec.AdamWOptimizer(learning_rate=tf.constant(1))
+
+
+def test_an_optimizer_name_that_tensorflow_would_refuse_works(sess):
+  loss = tf.reduce_sum(mxrec.embedding_lookup(make(), [1]))
+  for name in ("_", "_mine", ".", "9.a"):
+    sess.run(mxrec.AdamWOptimizer(name=name).minimize(loss))
 
 
 def test_fact_22_dense_variables_are_not_implemented_and_none_is_skipped():

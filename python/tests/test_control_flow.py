@@ -22,7 +22,8 @@ def test_evaluation_in_a_while_loop(sess):
 def test_evaluation_in_a_dataset_map(sess):
   emb_table = helpers.table(dimension=1)
   emb_table.insert([0, 1, 2], [[1], [2], [4]], session=sess)
-  dataset = tf.data.Dataset.range(3).map(lambda i: mxrec.embedding_lookup(emb_table, i, training=False))
+  look_up = tf.autograph.experimental.do_not_convert(lambda i: mxrec.embedding_lookup(emb_table, i, training=False))
+  dataset = tf.data.Dataset.range(3).map(look_up)
   iterator = tf.data.make_initializable_iterator(dataset)
   row = iterator.get_next()
   sess.run(iterator.initializer)
