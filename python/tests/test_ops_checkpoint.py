@@ -15,7 +15,7 @@ import tensorflow as tf
 from ops_harness import (
   ADAGRAD,
   Table,
-  c_api_fixture,  # noqa: F401: a fixture
+  c_api_fixture,  # noqa: F401
   normal,
   ops,
   tf1,
