@@ -113,7 +113,8 @@ def test_every_needed_library_is_in_the_wheel_or_in_every_linux(wheel, tmp_path)
 def test_bundled_libraries_come_with_their_licences(wheel):
   with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
-  bundled = [n for n in names if n.startswith("mxrec/_lib/") and ".so" in n and "mxrec_tf" not in n]
+  bundled = [n for n in names if re.fullmatch(r"mxrec/_lib/[^/]+\.so[.\d]*", n) and "mxrec_tf" not in n]
+  assert bundled, names
   for name in bundled:
     assert f"mxrec/_lib/licenses/{pathlib.PurePosixPath(name).name}.txt" in names
 
