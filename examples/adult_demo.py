@@ -31,8 +31,8 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # equal bits for any thread count: docs/differences.md
 
-import numpy as np  # noqa: E402
-import tensorflow.compat.v1 as tf  # noqa: E402
+import numpy as np
+import tensorflow.compat.v1 as tf
 
 tf.logging.set_verbosity(tf.logging.ERROR)  # hides the notices that TF1 calls are old
 tf.disable_v2_behavior()
@@ -47,21 +47,21 @@ INITIAL_STDDEV = 0.1
 
 CATEGORIES = ("workclass", "education", "marital_status", "occupation", "relationship", "race", "sex", "native_country")
 BUCKETS = {
-    "age": (18, 21, 25, 30, 35, 40, 45, 50, 55, 60, 65, 75),
-    "hours_per_week": (15, 25, 34, 39, 40, 44, 49, 54, 60, 70),
-    "education_num": tuple(range(1, 16)),
-    "capital_gain": (0, 2000, 3000, 4000, 4700, 5100, 6500, 7000, 7300, 10000, 20000),
-    "capital_loss": (0, 1400, 1550, 1700, 1825, 1900, 1980, 2200, 2400, 2600),
+  "age": (18, 21, 25, 30, 35, 40, 45, 50, 55, 60, 65, 75),
+  "hours_per_week": (15, 25, 34, 39, 40, 44, 49, 54, 60, 70),
+  "education_num": tuple(range(1, 16)),
+  "capital_gain": (0, 2000, 3000, 4000, 4700, 5100, 6500, 7000, 7300, 10000, 20000),
+  "capital_loss": (0, 1400, 1550, 1700, 1825, 1900, 1980, 2200, 2400, 2600),
 }
 CROSSES = (
-    ("education", "occupation"),
-    ("relationship", "age_bucket"),
-    ("occupation", "workclass"),
-    ("marital_status", "sex"),
-    ("occupation", "hours_per_week_bucket"),
-    ("education", "age_bucket"),
-    ("relationship", "education"),
-    ("occupation", "age_bucket"),
+  ("education", "occupation"),
+  ("relationship", "age_bucket"),
+  ("occupation", "workclass"),
+  ("marital_status", "sex"),
+  ("occupation", "hours_per_week_bucket"),
+  ("education", "age_bucket"),
+  ("relationship", "education"),
+  ("occupation", "age_bucket"),
 )
 
 
@@ -105,11 +105,12 @@ def load(part: str) -> Features:
     return out
 
   ids = {
-      "category": ids_of(CATEGORIES),
-      "bucket": ids_of([f"{name}_bucket" for name in BUCKETS]),
-      "cross": ids_of([f"{left}*{right}" for left, right in CROSSES]),
+    "category": ids_of(CATEGORIES),
+    "bucket": ids_of([f"{name}_bucket" for name in BUCKETS]),
+    "cross": ids_of([f"{left}*{right}" for left, right in CROSSES]),
   }
-  numbers = np.stack([
+  numbers = np.stack(
+    [
       (number["age"] - 39) / 14,
       ((number["age"] - 39) / 14) ** 2,
       (number["education_num"] - 10) / 2.6,
@@ -117,7 +118,9 @@ def load(part: str) -> Features:
       np.log1p(number["capital_gain"]) / 9,
       np.log1p(number["capital_loss"]) / 8,
       number["capital_gain"] / 20000,
-  ], axis=1).astype(np.float32)
+    ],
+    axis=1,
+  ).astype(np.float32)
   return Features(ids, numbers, np.array(columns["label"], np.float32))
 
 
@@ -184,8 +187,9 @@ def mxrec_tables(data: Features) -> tuple[dict, list]:
 
   tables, lookups = [], {}
   for name, ids in data.ids.items():
-    table = mxrec.get_embedding_table(name=name, dimension=DIM, device_vocabulary_size=10_000,
-                                      initializer=tf.random_normal_initializer(stddev=INITIAL_STDDEV))
+    table = mxrec.get_embedding_table(
+      name=name, dimension=DIM, device_vocabulary_size=10_000, initializer=tf.random_normal_initializer(stddev=INITIAL_STDDEV)
+    )
     tables.append(table)
     lookups[name] = (ids.shape[1], lambda ids, training, table=table: mxrec.embedding_lookup(table, ids, training=training))
   return lookups, tables
@@ -225,15 +229,18 @@ def fit(sess, model: Model, train_op, train: Features, test: Features, args) -> 
     begin, first = time.perf_counter(), len(losses)
     order = rng.permutation(len(train))
     for at in range(0, len(order), BATCH):
-      loss, _ = sess.run([model.loss, train_op], model.feed(train, order[at:at + BATCH]))
+      loss, _ = sess.run([model.loss, train_op], model.feed(train, order[at : at + BATCH]))
       losses.append(float(loss))
       if sys.stdout.isatty() and len(losses) % 8 == 0:
         print(f"  epoch {epoch}: {100 * at // len(order):3d} %, loss {np.mean(losses[-64:]):.4f}", end="\r", flush=True)
     seconds = time.perf_counter() - begin
     scores = model.predict(sess, test)
     aucs.append(auc(test.labels, scores))
-    print(f"  epoch {epoch}/{args.epochs}: loss {np.mean(losses[first:]):.4f}, "
-          f"test AUC {aucs[-1]:.4f}, {seconds:.1f} s, {len(order) / seconds:,.0f} examples/s", flush=True)
+    print(
+      f"  epoch {epoch}/{args.epochs}: loss {np.mean(losses[first:]):.4f}, "
+      f"test AUC {aucs[-1]:.4f}, {seconds:.1f} s, {len(order) / seconds:,.0f} examples/s",
+      flush=True,
+    )
   return losses, aucs, scores
 
 
@@ -244,15 +251,18 @@ def print_statistics(sess, tables: list, train: Features) -> bool:
   for table in tables:
     stats, trained = table.stats(sess), len(np.unique(train.ids[table.name]))
     complete &= table.size(sess) == trained
-    print(f"  {table.name:8s} {stats['rows']:5d} {trained:12d} {stats['bytes_rows']:10d} {stats['bytes_slots']:11d} "
-          f"{stats['bytes_index']:12d} {stats['load']:11.2f} {stats['mean_probe_length']:12.2f}  "
-          f"{stats['optimizer']} ({stats['optimizer_step']})")
+    print(
+      f"  {table.name:8s} {stats['rows']:5d} {trained:12d} {stats['bytes_rows']:10d} {stats['bytes_slots']:11d} "
+      f"{stats['bytes_index']:12d} {stats['load']:11.2f} {stats['mean_probe_length']:12.2f}  "
+      f"{stats['optimizer']} ({stats['optimizer_step']})"
+    )
   return complete
 
 
 def draw(losses: list, aucs: list, path: Path, title: str) -> None:
   """Loss per step and AUC per epoch, side by side."""
   import matplotlib
+
   matplotlib.use("Agg")
   import matplotlib.pyplot as plt
 
@@ -266,12 +276,26 @@ def draw(losses: list, aucs: list, path: Path, title: str) -> None:
   epochs = np.arange(1, len(aucs) + 1)
   right.plot(epochs, aucs, color="#c0561f", marker="o", linewidth=2)
   right.axhline(MIN_AUC, color="#777777", linestyle="--", linewidth=1)
-  right.annotate(f"required: {MIN_AUC}", (0.98, MIN_AUC), xycoords=("axes fraction", "data"), xytext=(0, 4), ha="right",
-                 textcoords="offset points", color="#777777", fontsize=9)
+  right.annotate(
+    f"required: {MIN_AUC}",
+    (0.98, MIN_AUC),
+    xycoords=("axes fraction", "data"),
+    xytext=(0, 4),
+    ha="right",
+    textcoords="offset points",
+    color="#777777",
+    fontsize=9,
+  )
   for epoch, value in zip(epochs, aucs):
     right.annotate(f"{value:.4f}", (epoch, value), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=9)
-  right.set(xlabel="epoch", ylabel="AUC", xticks=epochs, xlim=(0.5, len(aucs) + 0.5), title="AUC on the official test part",
-            ylim=(min(MIN_AUC, *aucs) - 0.006, max(MIN_AUC, *aucs) + 0.008))
+  right.set(
+    xlabel="epoch",
+    ylabel="AUC",
+    xticks=epochs,
+    xlim=(0.5, len(aucs) + 0.5),
+    title="AUC on the official test part",
+    ylim=(min(MIN_AUC, *aucs) - 0.006, max(MIN_AUC, *aucs) + 0.008),
+  )
   for axis in (left, right):
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
@@ -324,8 +348,10 @@ def train_mxrec(args) -> int:
   train, test = load("train"), load("test")
   width = sum(ids.shape[1] for ids in train.ids.values())
   distinct = sum(len(np.unique(ids)) for ids in train.ids.values())
-  print(f"  {len(train)} rows to train, {len(test)} to test; "
-        f"{width} ids and {NUMBERS} numbers each; {distinct} distinct ids in training")
+  print(
+    f"  {len(train)} rows to train, {len(test)} to test; "
+    f"{width} ids and {NUMBERS} numbers each; {distinct} distinct ids in training"
+  )
 
   print(f"[2/4] training: mxrec tables, {args.optimizer}, {args.epochs} epochs, batch {BATCH}, seed {args.seed}")
   tf.set_random_seed(args.seed)
@@ -350,10 +376,13 @@ def train_mxrec(args) -> int:
   picture = args.out / "adult_demo.png"
   draw(losses, aucs, picture, f"UCI Adult, DLRM with mxrec tables: {args.optimizer}, batch {BATCH}, {distinct} ids")
   print(f"  picture: {picture}")
-  return verdict(aucs[-1], {
+  return verdict(
+    aucs[-1],
+    {
       "all tables hold exactly the ids they were trained with": complete,
       "predictions are equal after loading": same,
-  })
+    },
+  )
 
 
 def train_plain(args) -> int:
@@ -386,18 +415,27 @@ def verdict(final_auc: float, checks: dict[str, bool]) -> int:
 
 def main() -> int:
   """Reads the arguments and runs what they ask for. Returns the exit code."""
-  parser = argparse.ArgumentParser(description="Trains a DLRM-style model with mxrec tables on the UCI Adult data; saves, reloads "
-                                   "in a new process, compares every prediction, draws the curves.")
+  parser = argparse.ArgumentParser(
+    description="Trains a DLRM-style model with mxrec tables on the UCI Adult data; saves, reloads "
+    "in a new process, compares every prediction, draws the curves."
+  )
   parser.add_argument("--epochs", type=int, default=4, help="passes over the training part (default: %(default)s)")
-  parser.add_argument("--optimizer", choices=("adam", "adagrad"), default="adam",
-                      help="for tables and dense weights (default: %(default)s)")
-  parser.add_argument("--seed", type=int, default=1,
-                      help="fixes first weights, first rows and the order of examples (default: %(default)s)")
-  parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent / "out",
-                      help="folder for checkpoint and picture (default: examples/out)")
+  parser.add_argument(
+    "--optimizer", choices=("adam", "adagrad"), default="adam", help="for tables and dense weights (default: %(default)s)"
+  )
+  parser.add_argument(
+    "--seed", type=int, default=1, help="fixes first weights, first rows and the order of examples (default: %(default)s)"
+  )
+  parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path(__file__).resolve().parent / "out",
+    help="folder for checkpoint and picture (default: examples/out)",
+  )
   parser.add_argument("--plain", action="store_true", help="train the same model with tf.Variable tables; nothing is saved")
-  parser.add_argument("--reload", type=Path, metavar="FOLDER",
-                      help="what the new process does: load the checkpoint in FOLDER and store predictions")
+  parser.add_argument(
+    "--reload", type=Path, metavar="FOLDER", help="what the new process does: load the checkpoint in FOLDER and store predictions"
+  )
   args = parser.parse_args()
   if args.epochs < 1:
     parser.error(f"--epochs: expected 1 or more, found {args.epochs}")

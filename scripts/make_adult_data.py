@@ -17,8 +17,23 @@ import lzma
 import sys
 from pathlib import Path
 
-COLUMNS = ("age", "workclass", "fnlwgt", "education", "education_num", "marital_status", "occupation", "relationship", "race",
-           "sex", "capital_gain", "capital_loss", "hours_per_week", "native_country", "label")
+COLUMNS = (
+  "age",
+  "workclass",
+  "fnlwgt",
+  "education",
+  "education_num",
+  "marital_status",
+  "occupation",
+  "relationship",
+  "race",
+  "sex",
+  "capital_gain",
+  "capital_loss",
+  "hours_per_week",
+  "native_country",
+  "label",
+)
 NUMERIC = frozenset(("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week"))
 LABELS = {"<=50K": "0", ">50K": "1"}
 # part -> (input file, rows, rows with label >50K): the counts of the official split.
@@ -50,10 +65,15 @@ def convert(text: str, file: str) -> list[str]:
 
 
 def main() -> int:
+  """Converts both parts. Returns the exit code."""
   parser = argparse.ArgumentParser(description="Makes the compressed Adult files of examples/data from a copy of the UCI files.")
   parser.add_argument("folder", type=Path, help="folder with adult.data and adult.test")
-  parser.add_argument("--out", type=Path, default=Path(__file__).resolve().parent.parent / "examples" / "data",
-                      help="where the two files go (default: examples/data)")
+  parser.add_argument(
+    "--out",
+    type=Path,
+    default=Path(__file__).resolve().parent.parent / "examples" / "data",
+    help="where the two files go (default: examples/data)",
+  )
   args = parser.parse_args()
   try:
     for part, (file, row_count, positive_count) in PARTS.items():

@@ -66,22 +66,27 @@ def test_auc_agrees_with_scikit_learn_also_with_ties(demo) -> None:
 
 
 def test_missing_values_header_and_trailing_dots_are_converted(maker) -> None:
-  text = ("age, workclass, fnlwgt, education, education-num, marital-status, occupation, relationship, race, sex, capital-gain, "
-          "capital-loss, hours-per-week, native-country, Y\n"
-          "25, ?, 226802, 11th, 7, Never-married, ?, Own-child, Black, Male, 0, 0, 40, ?, <=50K.\n"
-          "\n"
-          "44, Private, 1, Masters, 14, Divorced, Sales, Unmarried, White, Female, 7688, 0, 40, Cuba, >50K\n")
+  text = (
+    "age, workclass, fnlwgt, education, education-num, marital-status, occupation, relationship, race, sex, capital-gain, "
+    "capital-loss, hours-per-week, native-country, Y\n"
+    "25, ?, 226802, 11th, 7, Never-married, ?, Own-child, Black, Male, 0, 0, 40, ?, <=50K.\n"
+    "\n"
+    "44, Private, 1, Masters, 14, Divorced, Sales, Unmarried, White, Female, 7688, 0, 40, Cuba, >50K\n"
+  )
   assert maker.convert(text, "adult.test") == [
-      "25,,226802,11th,7,Never-married,,Own-child,Black,Male,0,0,40,,0",
-      "44,Private,1,Masters,14,Divorced,Sales,Unmarried,White,Female,7688,0,40,Cuba,1",
+    "25,,226802,11th,7,Never-married,,Own-child,Black,Male,0,0,40,,0",
+    "44,Private,1,Masters,14,Divorced,Sales,Unmarried,White,Female,7688,0,40,Cuba,1",
   ]
 
 
-@pytest.mark.parametrize("line,message", [
+@pytest.mark.parametrize(
+  "line,message",
+  [
     ("25, Private, 1, <=50K", "adult.data, line 1: expected 15 fields, found 4"),
     ("x, P, 1, a, 7, b, c, d, e, f, 0, 0, 40, g, <=50K", "adult.data, line 1: expected a whole number in age, found 'x'"),
     ("1, P, 1, a, 7, b, c, d, e, f, 0, 0, 40, g, maybe", "adult.data, line 1: expected a label"),
-])
+  ],
+)
 def test_a_damaged_line_is_named(maker, line: str, message: str) -> None:
   with pytest.raises(ValueError, match=re.escape(message)):
     maker.convert(line, "adult.data")
