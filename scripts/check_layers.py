@@ -112,6 +112,7 @@ def check_file(path: str, text: str, layers: dict[str, set[str]]) -> list[str]:
 
 
 def main(argv: list[str]) -> int:
+  """Checks the tree at argv[1], this one by default; returns the exit code."""
   root = pathlib.Path(argv[1] if len(argv) > 1 else pathlib.Path(__file__).parent.parent).resolve()
   try:
     layers = read_layers((root / "docs/architecture.md").read_text(encoding="utf-8"))

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SKIPPED_FOLDERS = {".git", ".venv", "build", "dist", "__pycache__"}
-# Suffixes of C++ files that ctest must know, each under the name of the file without suffix.
+# Suffixes of C++ files that a program known to ctest must be compiled from.
 CPP_SUFFIXES = ("_test.cc", "_fuzz.cc")
 
 
@@ -33,13 +34,25 @@ def files_on_disk(root: pathlib.Path) -> tuple[list[str], list[str]]:
   return cpp, python
 
 
-def orphans(cpp: list[str], ctest_names: set[str], python: list[str], collected: set[str]) -> list[str]:
+def files_that_ctest_runs(root: pathlib.Path, tests: list[dict], compile_commands: list[dict]) -> set[str]:
+  """Returns the sources, relative to root, of the programs among `tests` (ctest's JSON) by `compile_commands` (CMake's)."""
+  # A test whose program was not configured has no command: ctest would not run it.
+  programs = {pathlib.PurePath(test["command"][0]).name for test in tests if test.get("command")}
+  known = set()
+  for entry in compile_commands:
+    target = re.search(r" -o \S*CMakeFiles/([^/ ]+)\.dir/", entry["command"])
+    file = pathlib.PurePath(entry["file"])
+    if target and target[1] in programs and file.is_relative_to(root):
+      known.add(file.relative_to(root).as_posix())
+  return known
+
+
+def orphans(cpp: list[str], known: set[str], python: list[str], collected: set[str]) -> list[str]:
   """Returns one sentence per file of `cpp` and `python` that is not among what ctest and pytest know."""
   problems = []
   for path in cpp:
-    name = pathlib.PurePosixPath(path).stem
-    if name not in ctest_names:
-      problems.append(f"{path}: ctest knows no test named {name}; add it to the CMakeLists.txt beside it")
+    if path not in known:
+      problems.append(f"{path}: no program known to ctest is built from it; add it to the CMakeLists.txt beside it")
   for path in python:
     if path not in collected:
       problems.append(f"{path}: pytest collects nothing from it")
@@ -56,16 +69,17 @@ def ask(command: list[str]) -> str:
 
 
 def main(argv: list[str]) -> int:
+  """Checks this tree against the build folder argv[1]; returns the exit code."""
   if len(argv) != 2:
     print(__doc__, file=sys.stderr)
     return 2
   cpp, python = files_on_disk(ROOT)
   listing = json.loads(ask(["ctest", "--test-dir", argv[1], "--show-only=json-v1"]))
-  # A test whose program was not configured has no command: ctest would not run it.
-  ctest_names = {test["name"] for test in listing["tests"] if test.get("command")}
+  compile_commands = json.loads((pathlib.Path(argv[1]) / "compile_commands.json").read_text(encoding="utf-8"))
+  known = files_that_ctest_runs(ROOT, listing["tests"], compile_commands)
   nodes = ask([sys.executable, "-m", "pytest", "--collect-only", "-q"]).splitlines()
   collected = {node.split("::")[0] for node in nodes if "::" in node}
-  problems = orphans(cpp, ctest_names, python, collected)
+  problems = orphans(cpp, known, python, collected)
   for problem in problems:
     print(problem, file=sys.stderr)
   print(f"check_orphan_tests: {len(cpp)} C++ and {len(python)} Python test files, {len(problems)} that nothing runs")

@@ -28,9 +28,26 @@ def test_files_are_found_by_name_and_build_folders_are_skipped(tmp_path):
   assert python == ["python/tests/test_ops.py", "tests/wheel/wheel_test.py"]
 
 
-def test_a_file_that_ctest_does_not_know_is_named():
-  (problem,) = check_orphan_tests.orphans(["a/row_test.cc", "a/slab_test.cc"], {"row_test"}, [], set())
-  assert problem.startswith("a/slab_test.cc: ctest knows no test named slab_test")
+def test_ctest_runs_the_sources_of_programs_that_it_starts(tmp_path):
+  def compiled(name, target):
+    return {"file": str(tmp_path / name), "command": f"g++ -o mxrec/CMakeFiles/{target}.dir/{name}.o -c {name}"}
+
+  commands = [
+    compiled("a/row_test.cc", "row_test"),
+    compiled("b/commands_test.cc", "tool_commands_test"),
+    compiled("a/old_test.cc", "old_test"),
+  ]
+  tests = [
+    {"name": "row_test", "command": ["/build/row_test"]},
+    {"name": "tool", "command": ["/build/tool_commands_test"]},
+    {"name": "old_test"},
+  ]
+  assert check_orphan_tests.files_that_ctest_runs(tmp_path, tests, commands) == {"a/row_test.cc", "b/commands_test.cc"}
+
+
+def test_a_file_that_ctest_does_not_run_is_named():
+  (problem,) = check_orphan_tests.orphans(["a/row_test.cc", "a/slab_test.cc"], {"a/row_test.cc"}, [], set())
+  assert problem.startswith("a/slab_test.cc: no program known to ctest")
 
 
 def test_a_file_that_pytest_does_not_collect_is_named():
