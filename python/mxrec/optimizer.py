@@ -85,7 +85,7 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
 
   Raises:
     NotImplementedError: a "variable" that is not looked-up rows.
-    ValueError: no pairs; no gradient at all; wrong dtype or shape; a lookup that cannot be trained.
+    ValueError: no pairs; no gradient at all; rows given twice; wrong dtype or shape; a lookup that cannot be trained.
   """
   pairs = list(pairs)
   if not pairs:
@@ -101,6 +101,8 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
     if not record.training:
       raise ValueError(f"a lookup of table '{record.table.name}' was made with training=False and cannot be trained")
     _check_place(record)
+    if any(other.record is record for other in found):
+      raise ValueError(f"the rows of one lookup of table '{record.table.name}' are given twice: add their gradients")
     found.append(RowGradient(record, gradient))
   if not found:
     names = sorted({find_lookup(rows).table.name for _, rows in pairs})

@@ -2,7 +2,8 @@
 
 A SaveableObject in SAVEABLE_OBJECTS streams the table to a side file next to the checkpoint and stores one number, the
 content tag of that file, in the checkpoint. The side file is called `<prefix>.data-<tag>-of-mxrec`, so that TensorFlow deletes
-it together with its checkpoint. A Saver covers the tables that exist when it is made.
+it together with its checkpoint. A Saver covers the tables that exist when it is made. A meta graph must have been exported by a
+Saver to be imported: without one, import_meta_graph makes a Saver of its own before the tables can be found again, and raises.
 """
 
 from __future__ import annotations

@@ -185,6 +185,8 @@ def test_fact_22_dense_variables_are_not_implemented_and_none_is_skipped():
   assert optimizer.apply_gradients(zip(gradients, rows)).type == "NoOp"
   with pytest.raises(ValueError, match="user_table"):
     optimizer.apply_gradients([(None, rows[0])])
+  with pytest.raises(ValueError, match="twice"):
+    optimizer.apply_gradients([(gradients[0], rows[0])] * 2)
   with pytest.raises(ValueError):
     optimizer.apply_gradients([])
 

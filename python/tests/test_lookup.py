@@ -149,6 +149,16 @@ def test_fact_13_gradient_of_a_repeated_id_is_the_sum(sess):
   np.testing.assert_array_equal(emb_table.lookup_numpy([7, 9], sess), before - np.array([[2], [1]], np.float32))
 
 
+def test_gradients_through_gather_and_several_uses_add_up(sess):
+  emb_table = helpers.table(dimension=1)
+  output = mxrec.embedding_lookup(emb_table, [1, 2, 3])
+  loss = tf.reduce_sum(tf.gather(output, [0, 0, 2])) + tf.reduce_sum(tf.reshape(output, [3]) * [0.0, 4.0, 0.0])
+  train = mxrec.minimize(loss, tf.train.GradientDescentOptimizer(1.0))
+  before = emb_table.lookup_numpy([1, 2, 3], sess)
+  sess.run(train)
+  np.testing.assert_allclose(before - emb_table.lookup_numpy([1, 2, 3], sess), [[2], [4], [1]], rtol=1e-6)
+
+
 def test_d_07_three_lookups_of_different_sizes_on_one_table(sess):
   shared = helpers.table("shared")
   ids = [tf.constant(values, tf.int64) for values in (np.arange(21), [3, 4, 4], [[20, 50], [3, 51]])]

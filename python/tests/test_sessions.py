@@ -24,6 +24,23 @@ def test_each_session_has_its_own_rows_and_close_frees_them():
     assert model.table.size(third) == 0
 
 
+def test_sessions_of_a_server_share_their_rows(tmp_path):
+  model = helpers.SumModel(helpers.table())
+  saver, stock = mxrec.EmbeddingTableSaver([model.table]), tf.train.Saver()
+  server = tf.train.Server.create_local_server()
+  with tf.Session(server.target) as first:
+    model.step(first, [1, 2])
+    saver.save(first, tmp_path, 1)
+    stock.save(first, str(tmp_path / "model"))
+  with tf.Session(server.target) as second:
+    assert model.table.size(second) == 2
+    second.run(mxrec.get_init_hashtable_op())
+    stock.restore(second, str(tmp_path / "model"))
+    assert model.table.size(second) == saver.load(second, tmp_path)[0]["rows"] == 2
+  with tf.Session() as direct:
+    assert model.table.size(direct) == 0
+
+
 def test_several_graphs_live_side_by_side():
   graphs = []
   for dimension in (2, 3):
@@ -58,6 +75,31 @@ def test_registries_do_not_keep_graphs_alive():
   del graph
   gc.collect()
   assert kept() is None
+
+
+def test_hooks_and_every_kind_of_session_reach_the_table(tmp_path):
+  model = helpers.SumModel(helpers.table())
+  saver = mxrec.EmbeddingTableSaver([model.table])
+  tf.train.get_or_create_global_step()
+  seen = []
+
+  class Hook(tf.train.SessionRunHook):
+
+    def after_run(self, run_context, run_values):
+      seen.append(model.table.size(run_context.session))
+      saver.save(run_context.session, tmp_path, len(seen))
+
+  with tf.train.SingularMonitoredSession(hooks=[Hook()]) as session:
+    session.run(model.train, {model.ids: [1]})
+    session.run(model.train, {model.ids: [2]})
+    with pytest.raises(ValueError, match="default session"):
+      model.table.size()
+    assert model.table.size(session) == 2
+  assert seen == [1, 2]
+  session = tf.InteractiveSession()
+  saver.load(None, tmp_path)
+  assert model.table.size() == 2
+  session.close()
 
 
 def test_use_after_close_is_a_clear_error():
