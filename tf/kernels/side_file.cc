@@ -38,6 +38,7 @@ Result<uint64_t> WriteSideFile(const CheckpointIo& io, const Table& table, const
   Env* const env = EnvOf(io);
   std::string path;
   const auto choose = [&](uint64_t tag) {
+    if (tag == 0) return SideFilePath(prefix, 0, 0);  // asked for before the contents are known: names the folder only
     const std::lock_guard<std::mutex> lock(reserved().mutex);
     for (int attempt = 0; attempt < kSideFileTries; ++attempt) {
       path = SideFilePath(prefix, tag, attempt);
