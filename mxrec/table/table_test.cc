@@ -811,7 +811,9 @@ TEST(TableTest, ErasedRowsAreUsedAgainAndTheIndexShrinks) {
   uint64_t largest = 0;
   for (uint64_t round = 0; round < 30; ++round) {
     ASSERT_TRUE(Train(table.get(), Spread(round * 5000, round * 5000 + 5000), 0.0f, &updater).ok());
-    if (round > 0) EXPECT_EQ(table->Erase(Spread(round * 5000 - 5000, round * 5000)), 5000u);
+    if (round > 0) {
+      EXPECT_EQ(table->Erase(Spread(round * 5000 - 5000, round * 5000)), 5000u);
+    }
     if (round == 2) largest = table->stats().bytes_index;
   }
   const TableStats stats = table->stats();
@@ -899,7 +901,8 @@ double BytesBeyondValues(bool metadata) {
     for (uint64_t rows = 0; rows < kRows;) {
       if (!insert(table.get(), rows)) return -1.0;
       rows += kStep;
-      if (rows < kRows / 2) continue;
+      // Half-used huge pages at the end of the rows are up to 2 MiB whatever the size: 2 bytes a key at a million.
+      if (rows < kRows * 3 / 4) continue;
       worst = std::max(worst, static_cast<double>(ResidentBytes() - before) / static_cast<double>(rows) - 16 * 4);
     }
     return worst;
