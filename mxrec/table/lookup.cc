@@ -1,6 +1,5 @@
-// Table::Lookup and Peek. See table.cc for the whole picture.
+// Table::Lookup and Find. See table.cc for the whole picture.
 #include <algorithm>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -144,23 +143,33 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
   return OkStatus();
 }
 
-void Table::Peek(std::span<const uint64_t> keys, float* values, bool* found, Executor* executor) const {
+void Table::Find(std::span<const uint64_t> keys, float* values, bool* found, Executor* executor) const {
+  // No dedupe, so no shard order either: blocks of keys under the shared locks of all shards.
+  constexpr size_t kBlockKeys = 4096;
   const Impl& impl = *impl_;
   const size_t dim = impl.options.dim;
-  for (size_t i = 0; i < keys.size(); ++i) {
-    const Shard& shard = impl.shards[ShardOfHash(KeyHash(keys[i]))];
-    bool present = false;
-    {
-      std::shared_lock lock(shard.mutex);
-      const uint32_t* handle = shard.index.Find(keys[i]);
-      present = handle != nullptr && (*handle & kCandidateBit) == 0;
-      if (present && values != nullptr) std::memcpy(values + i * dim, impl.rows.At(*handle), dim * sizeof(float));
+  ForGroups(executor, keys.size(), (keys.size() + kBlockKeys - 1) / kBlockKeys, [&](size_t block) {
+    const size_t begin = block * kBlockKeys, count = std::min(kBlockKeys, keys.size() - begin);
+    ScratchLease<GroupScratch> scratch;
+    uint32_t* handles = Ensure(&scratch->handles, count);
+    uint32_t* special = Ensure(&scratch->special, count + 1);
+    const auto wanted = [](int) { return true; };
+    ShardLocks<false, decltype(wanted)> locks(&impl.shards, 0, kShardCount, wanted);
+    ProbeShard views[kShardCount];
+    impl.View(views, 0, kShardCount);
+    const ProbeInput probe = impl.Probe(views, keys.data() + begin, count);
+    if (values == nullptr) {
+      ProbeHandles(probe, handles);
+    } else {
+      float* rows = values + begin * dim;
+      const size_t special_count = ProbeAndGather(probe, rows, handles, special);
+      for (size_t i = 0; i < special_count; ++i) {
+        GenerateFirstRows(impl.options.initializer, impl.options.seed, probe.keys + special[i], 1, dim, rows + special[i] * dim, dim);
+      }
     }
-    if (!present && values != nullptr) {
-      GenerateFirstRows(impl.options.initializer, impl.options.seed, &keys[i], 1, dim, values + i * dim, dim);
-    }
-    if (found != nullptr) found[i] = present;
-  }
+    if (found == nullptr) return;
+    for (size_t i = 0; i < count; ++i) found[begin + i] = (handles[i] & kCandidateBit) == 0;
+  });
 }
 
 }  // namespace mxrec

@@ -178,7 +178,7 @@ class Table {
 
   // Rows of keys (duplicates allowed) without counting: values [keys, dim]; found[i] says whether the key owns a row; the
   // others get their first row. For tools and tests.
-  void Peek(std::span<const uint64_t> keys, float* values, bool* found, Executor* executor) const;
+  void Find(std::span<const uint64_t> keys, float* values, bool* found, Executor* executor) const;
 
   // Inserts new keys, counts, stamps, sums gradients of the same key over all parts in order and updates each row once.
   // All or nothing: on an error (capacity, byte cap, non-finite under kError, bad index) the table is as before.
