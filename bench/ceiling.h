@@ -48,9 +48,12 @@ class Ceiling {
 
   std::vector<Pass> Passes() const {
     switch (dim_) {
-      case 16: return PassesOf<16>();
-      case 64: return PassesOf<64>();
-      default: return PassesOf<0>();
+      case 16:
+        return PassesOf<16>();
+      case 64:
+        return PassesOf<64>();
+      default:
+        return PassesOf<0>();
     }
   }
   template <size_t kDim>

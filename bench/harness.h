@@ -18,9 +18,7 @@
 
 namespace mxrec::bench {
 
-inline double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+inline double Now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 inline double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -37,8 +35,8 @@ struct Contestant {
   std::vector<double> rates;  // units a second, one a turn
 };
 
-// Lets all contestants take `turns` turns of `batches` batches each, after one turn that does not count. Each turn uses
-// fresh batch numbers.
+// Lets all contestants take `turns` turns of `batches` batches each, after one turn that does not count. Each contestant of
+// each turn gets batch numbers of its own: what one has just brought into the cache must not help the next.
 inline void TakeTurns(std::vector<Contestant>* contestants, int turns, int batches) {
   int next = 0;
   for (int turn = -1; turn < turns; ++turn) {
@@ -47,8 +45,8 @@ inline void TakeTurns(std::vector<Contestant>* contestants, int turns, int batch
       for (int b = 0; b < batches; ++b) c.work(next + b);
       const double seconds = Now() - begin;
       if (turn >= 0) c.rates.push_back(c.units * batches / seconds);
+      next += batches;
     }
-    next += batches;
   }
 }
 
@@ -67,7 +65,8 @@ inline std::string MachineName() {
     if (line.rfind("cpu family", 0) == 0) family = value();
     if (line.rfind("model\t", 0) == 0) number = value();
   }
-  return model + " (family " + family + ", model " + number + "), " + std::to_string(std::thread::hardware_concurrency()) + " threads";
+  return model + " (family " + family + ", model " + number + "), " + std::to_string(std::thread::hardware_concurrency()) +
+         " threads";
 }
 
 // Seconds stolen by other guests of the host, all CPUs together.

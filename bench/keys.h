@@ -16,7 +16,6 @@ namespace mxrec::bench {
 
 inline constexpr size_t kBatch = 65536;
 
-
 struct KeyStream {
   std::string name;
   std::vector<uint64_t> ids;  // whole batches

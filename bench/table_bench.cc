@@ -4,8 +4,8 @@
 //
 // Rows and bars: docs/performance.md. One thread unless a row says two. Every figure is a ratio of contestants that took
 // turns; see harness.h.
-#include <CLI/CLI.hpp>
 #include <absl/container/flat_hash_map.h>
+#include <CLI/CLI.hpp>
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <future>
 #include <memory>
@@ -43,10 +43,11 @@ struct OptimizerUnderTest {
 OptimizerUnderTest Make(const std::string& kind) {
   OptimizerUnderTest result{MakeOptimizer(kind).value(), {}};
   for (const std::string& name : result.optimizer->hyper_names()) {
-    result.hyper.push_back(name == "learning_rate" ? 0.001f : name == "weight_decay" ? 0.004f
-                                                          : name == "epsilon"        ? 1e-6f
-                                                          : name == "beta_2"         ? 0.999f
-                                                                                     : 0.9f);
+    result.hyper.push_back(name == "learning_rate"  ? 0.001f
+                           : name == "weight_decay" ? 0.004f
+                           : name == "epsilon"      ? 1e-6f
+                           : name == "beta_2"       ? 0.999f
+                                                    : 0.9f);
   }
   return result;
 }
@@ -62,7 +63,13 @@ struct StepBuffers {
   uint64_t generation = 0;
 
   explicit StepBuffers(size_t dim)
-      : expanded(kBatch * dim), gradients(kBatch * dim, 0.01f), inverse(kBatch), unique_keys(kBatch), handles(kBatch), counts(kBatch), rows(kBatch * dim) {}
+      : expanded(kBatch * dim),
+        gradients(kBatch * dim, 0.01f),
+        inverse(kBatch),
+        unique_keys(kBatch),
+        handles(kBatch),
+        counts(kBatch),
+        rows(kBatch * dim) {}
 };
 
 void Check(const Status& status) {
@@ -73,22 +80,25 @@ void Check(const Status& status) {
 
 // dedupe + find + copy of the distinct rows
 void LookupUnique(EmbeddingTable* table, const uint64_t* ids, StepBuffers* b, Executor* executor) {
-  Check(table->Lookup({ids, kBatch}, {}, b->inverse.data(), nullptr,
-                      [b](size_t unique) -> Result<UniqueOutputs> {
-                        b->unique = unique;
-                        return UniqueOutputs{b->rows.data(), b->unique_keys.data(), b->handles.data(), b->counts.data()};
-                      },
-                      &b->generation, executor));
+  Check(table->Lookup(
+      {ids, kBatch}, {}, b->inverse.data(), nullptr,
+      [b](size_t unique) -> Result<UniqueOutputs> {
+        b->unique = unique;
+        return UniqueOutputs{b->rows.data(), b->unique_keys.data(), b->handles.data(), b->counts.data()};
+      },
+      &b->generation, executor));
 }
 
 // dedupe, find, expand, segment sum, fused update
-void TrainStep(EmbeddingTable* table, const OptimizerUnderTest& optimizer, const uint64_t* ids, StepBuffers* b, Executor* executor) {
-  Check(table->Lookup({ids, kBatch}, {}, b->inverse.data(), b->expanded.data(),
-                      [b](size_t unique) -> Result<UniqueOutputs> {
-                        b->unique = unique;
-                        return UniqueOutputs{nullptr, b->unique_keys.data(), b->handles.data(), b->counts.data()};
-                      },
-                      &b->generation, executor));
+void TrainStep(EmbeddingTable* table, const OptimizerUnderTest& optimizer, const uint64_t* ids, StepBuffers* b,
+               Executor* executor) {
+  Check(table->Lookup(
+      {ids, kBatch}, {}, b->inverse.data(), b->expanded.data(),
+      [b](size_t unique) -> Result<UniqueOutputs> {
+        b->unique = unique;
+        return UniqueOutputs{nullptr, b->unique_keys.data(), b->handles.data(), b->counts.data()};
+      },
+      &b->generation, executor));
   UpdatePart part;
   part.keys = {b->unique_keys.data(), b->unique};
   part.handles = {b->handles.data(), b->unique};
@@ -114,7 +124,8 @@ Map FillMap(const std::vector<uint64_t>& keys) {
   return map;
 }
 
-void Speed(const Flags& flags, const std::vector<uint64_t>& keys, size_t dim, const std::vector<KeyStream>& streams, Report* report) {
+void Speed(const Flags& flags, const std::vector<uint64_t>& keys, size_t dim, const std::vector<KeyStream>& streams,
+           Report* report) {
   InlineExecutor executor;
   auto adagrad = Make("adagrad"), adam = Make("adam"), adamw = Make("adamw");
   auto table = MakeTable(dim, "adagrad"), adam_table = MakeTable(dim, "adam"), adamw_table = MakeTable(dim, "adamw");
@@ -136,20 +147,28 @@ void Speed(const Flags& flags, const std::vector<uint64_t>& keys, size_t dim, co
     const auto map_copy = [&](const auto& map, int b) {
       const uint64_t* ids = stream.batch(b);
       for (size_t i = 0; i < kBatch; ++i) {
-        std::memcpy(buffers.expanded.data() + i * dim, map_row_data + static_cast<size_t>(map.find(ids[i])->second) * dim, dim * sizeof(float));
+        std::memcpy(buffers.expanded.data() + i * dim, map_row_data + static_cast<size_t>(map.find(ids[i])->second) * dim,
+                    dim * sizeof(float));
       }
     };
     const std::unique_ptr<bool[]> found(new bool[kBatch]);
     std::vector<Contestant> c = {
         {"ceiling", kBatch, [&](int b) { ceiling.Run(stream.batch(b), buffers.expanded.data()); }, {}},
-        {"find + copy", kBatch, [&](int b) { table->table().Find({stream.batch(b), kBatch}, buffers.expanded.data(), found.get(), &executor); }, {}},
+        {"find + copy",
+         kBatch,
+         [&](int b) {
+           table->table().Find({stream.batch(b), kBatch}, buffers.expanded.data(), found.get(), &executor);
+         },
+         {}},
         {"dedupe + find + copy", kBatch, [&](int b) { LookupUnique(table.get(), stream.batch(b), &buffers, &executor); }, {}},
         {"adagrad step", kBatch, [&](int b) { TrainStep(table.get(), adagrad, stream.batch(b), &buffers, &executor); }, {}},
         {"adam step", kBatch, [&](int b) { TrainStep(adam_table.get(), adam, stream.batch(b), &buffers, &executor); }, {}},
         {"boost flat map + copy", kBatch, [&](int b) { map_copy(boost_map, b); }, {}},
         {"abseil flat map + copy", kBatch, [&](int b) { map_copy(absl_map, b); }, {}},
     };
-    if (with_adamw) c.push_back({"adamw step", kBatch, [&](int b) { TrainStep(adamw_table.get(), adamw, stream.batch(b), &buffers, &executor); }, {}});
+    if (with_adamw)
+      c.push_back(
+          {"adamw step", kBatch, [&](int b) { TrainStep(adamw_table.get(), adamw, stream.batch(b), &buffers, &executor); }, {}});
     TakeTurns(&c, flags.repeats, flags.batches);
     const std::string tag = tag_dim + ", " + stream.name;
     for (const Contestant& contestant : c) report->Note(contestant.name + tag, Median(contestant.rates) / 1e6, "M ids/s");
@@ -220,9 +239,12 @@ void Threads(const Flags& flags, const std::vector<uint64_t>& keys, const KeyStr
   std::vector<float> second(kBatch * kDim);
   std::vector<Contestant> c = {
       {"ceiling, 1 thread", kBatch, [&](int b) { ceiling.Run(stream.batch(b), buffers.expanded.data()); }, {}},
-      {"ceiling, 2 threads", 2 * kBatch,
+      {"ceiling, 2 threads",
+       2 * kBatch,
        [&](int b) {
-         two.ParallelFor(2, [&](size_t t) { ceiling.Run(stream.batch(b + static_cast<int>(t) * 7), t == 0 ? buffers.expanded.data() : second.data()); });
+         two.ParallelFor(2, [&](size_t t) {
+           ceiling.Run(stream.batch(b + static_cast<int>(t) * 7), t == 0 ? buffers.expanded.data() : second.data());
+         });
        },
        {}},
       {"lookup, 1 thread", kBatch, [&](int b) { LookupUnique(table.get(), stream.batch(b), &buffers, &one); }, {}},
@@ -259,7 +281,9 @@ int main(int argc, char** argv) {
   const std::vector<uint64_t> keys = Keys(flags.keys);
   std::vector<KeyStream> streams;
   for (const std::string& name : flags.streams) streams.push_back(name == "zipf" ? Zipf(keys, 48) : Uniform(keys, 48));
-  const auto wants = [&flags](const char* part) { return std::find(flags.parts.begin(), flags.parts.end(), part) != flags.parts.end(); };
+  const auto wants = [&flags](const char* part) {
+    return std::find(flags.parts.begin(), flags.parts.end(), part) != flags.parts.end();
+  };
   if (wants("speed")) {
     for (const size_t dim : flags.dims) Speed(flags, keys, dim, streams, &report);
   }

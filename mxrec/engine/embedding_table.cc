@@ -100,8 +100,7 @@ Status EmbeddingTable::Apply(const Optimizer& optimizer, std::span<const float> 
   MXREC_RETURN_IF_ERROR(table_->Update(parts, &step, options, executor, report));
   if (report->has_non_finite_key && !warned_update_.exchange(true)) {
     const bool skips = config_.non_finite == NonFinitePolicy::kSkip;
-    MXREC_LOG(WARNING) << "table " << name() << ": "
-                       << (skips ? "the gradient of id " : "after this update the row of id ")
+    MXREC_LOG(WARNING) << "table " << name() << ": " << (skips ? "the gradient of id " : "after this update the row of id ")
                        << static_cast<int64_t>(report->non_finite_key) << " holds NaN or Inf (" << report->non_finite_rows
                        << " such rows in this step" << (skips ? "; they were skipped" : "")
                        << "); non_finite=\"error\" or \"skip\" keeps such gradients out (said once a table)";

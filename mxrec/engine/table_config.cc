@@ -111,7 +111,8 @@ const char* const kPolicies[] = {"apply", "skip", "error"};
 
 Result<EmbeddingTableConfig> EmbeddingTableConfig::FromJson(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return InvalidArgumentError("table config: expected a JSON object, found " + std::string(text.substr(0, 80)));
+  if (!json.is_object())
+    return InvalidArgumentError("table config: expected a JSON object, found " + std::string(text.substr(0, 80)));
   const auto name_it = json.find("name");
   const std::string name = name_it != json.end() && name_it->is_string() ? name_it->get<std::string>() : "?";
   const std::string where = "table " + name;
@@ -187,7 +188,8 @@ std::string EmbeddingTableConfig::ToJson() const {
     case InitializerSpec::Kind::kTruncatedNormal:
       params = {{"mean", table.initializer.a}, {"stddev", table.initializer.b}};
       json["initializer"] = {
-          {"name", table.initializer.kind == InitializerSpec::Kind::kNormal ? "random_normal" : "truncated_normal"}, {"params", params}};
+          {"name", table.initializer.kind == InitializerSpec::Kind::kNormal ? "random_normal" : "truncated_normal"},
+          {"params", params}};
       break;
   }
   json["min_used_times"] = table.keep_counts ? OrderedJson(table.min_used_times) : OrderedJson(nullptr);

@@ -10,11 +10,13 @@
 namespace mxrec {
 namespace {
 
-// Keys a place at which a shard grows, and by how much. See the header for the bytes a key that follow.
-constexpr double kFullest = 0.82;
-constexpr double kGrowth = 1.25;
+// By how much a shard grows. See the header for the bytes a key that follow.
+constexpr double kGrowth = 1.2;
 
-uint64_t Fits(uint32_t buckets) { return static_cast<uint64_t>(buckets * (Bucket::kPlaces * kFullest)); }
+// Indexes of fewer segments are one block of their own: the unused part of a last segment would weigh too much.
+constexpr uint32_t kLeastPooledSegments = 16;
+
+uint64_t Fits(uint32_t buckets) { return static_cast<uint64_t>(buckets * (Bucket::kPlaces * BucketIndex::kFullest)); }
 
 }  // namespace
 
@@ -22,7 +24,7 @@ uint32_t* BucketIndex::Find(uint64_t key) {
   if (bucket_count_ == 0) return nullptr;
   uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
   for (uint32_t read = 0; read < bucket_count_; ++read) {
-    Bucket& bucket = buckets_[at];
+    Bucket& bucket = At(at);
     const uint32_t count = bucket.count();
     for (uint32_t place = 0; place < count; ++place) {
       if (bucket.keys[place] == key) return &bucket.handles[place];
@@ -36,7 +38,7 @@ uint32_t* BucketIndex::Find(uint64_t key) {
 void BucketIndex::Insert(uint64_t key, uint32_t handle) {
   uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
   for (;;) {
-    Bucket& bucket = buckets_[at];
+    Bucket& bucket = At(at);
     const uint32_t count = bucket.count();
     if (count < Bucket::kPlaces) {
       bucket.keys[count] = key;
@@ -54,7 +56,7 @@ uint32_t BucketIndex::Erase(uint64_t key) {
   if (bucket_count_ == 0) return kAbsent;
   uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
   for (uint32_t read = 0; read < bucket_count_; ++read) {
-    Bucket& bucket = buckets_[at];
+    Bucket& bucket = At(at);
     const uint32_t count = bucket.count();
     for (uint32_t place = 0; place < count; ++place) {
       if (bucket.keys[place] != key) continue;
@@ -74,9 +76,9 @@ uint32_t BucketIndex::Erase(uint64_t key) {
 
 uint32_t BucketIndex::BucketsFor(uint64_t keys, uint32_t stagger) {
   if (keys == 0) return 0;
-  const double least = static_cast<double>(keys) / (Bucket::kPlaces * kFullest);
+  const double least = static_cast<double>(keys) / (Bucket::kPlaces * BucketIndex::kFullest);
   if (least < 16) return static_cast<uint32_t>(least) + 1;
-  // The sizes of a shard lie on a ladder of its own, 1.25 apart, shifted by its number: shards that are equally full do not
+  // The sizes of a shard lie on a ladder of its own, a factor 1.2 apart, shifted by its number: shards that are equally full do not
   // all grow in the same step.
   double size = 16.0 * (1.0 + (kGrowth - 1.0) * stagger / 64.0);
   while (size < least) size *= kGrowth;
@@ -91,7 +93,7 @@ uint32_t BucketIndex::BucketsAfter(uint64_t extra, uint32_t stagger) const {
 
 Result<BucketIndex> BucketIndex::Grown(uint64_t extra, uint32_t stagger) const {
   const uint32_t wanted = BucketsAfter(extra, stagger);
-  if (wanted == bucket_count_) return BucketIndex();
+  if (wanted == bucket_count_) return BucketIndex(pool_);
   return Resized(wanted);
 }
 
@@ -100,20 +102,37 @@ Result<BucketIndex> BucketIndex::Rebuilt(uint32_t stagger) const {
 }
 
 Result<BucketIndex> BucketIndex::Resized(uint32_t new_bucket_count) const {
-  BucketIndex copy;
-  MXREC_ASSIGN_OR_RETURN(copy.memory_, MappedMemory::Allocate(new_bucket_count * sizeof(Bucket), "the index of a shard"));
-  copy.buckets_ = static_cast<Bucket*>(copy.memory_.data());
+  BucketIndex copy(pool_);
+  const size_t segment_count = (size_t{new_bucket_count} + kSegmentMask) >> kSegmentShift;
+  copy.from_pool_ = pool_ != nullptr && segment_count >= kLeastPooledSegments;
+  if (copy.from_pool_) {
+    MXREC_RETURN_IF_ERROR(pool_->Take(segment_count, &copy.segments_));
+  } else {
+    MXREC_ASSIGN_OR_RETURN(copy.memory_, MappedMemory::Allocate(new_bucket_count * sizeof(Bucket), "the index of a shard"));
+    auto* begin = static_cast<char*>(copy.memory_.data());
+    for (size_t s = 0; s < segment_count; ++s) copy.segments_.push_back(begin + s * SegmentPool::kSegmentBytes);
+  }
   copy.bucket_count_ = new_bucket_count;
-  for (uint32_t b = 0; b < new_bucket_count; ++b) copy.buckets_[b].meta = 0;
+  for (uint32_t b = 0; b < new_bucket_count; ++b) copy.At(b).meta = 0;
   for (uint32_t b = 0; b < bucket_count_; ++b) {
-    const Bucket& bucket = buckets_[b];
+    const Bucket& bucket = At(b);
     for (uint32_t p = 0; p < bucket.count(); ++p) copy.Insert(bucket.keys[p], bucket.handles[p]);
   }
   MXREC_CHECK(copy.size_ == size_);
   return copy;
 }
 
-void BucketIndex::Clear() { *this = BucketIndex(); }
+void BucketIndex::Swap(BucketIndex& other) {
+  std::swap(pool_, other.pool_);
+  std::swap(from_pool_, other.from_pool_);
+  std::swap(memory_, other.memory_);
+  std::swap(segments_, other.segments_);
+  std::swap(bucket_count_, other.bucket_count_);
+  std::swap(size_, other.size_);
+  std::swap(erased_since_rebuild_, other.erased_since_rebuild_);
+}
+
+void BucketIndex::Clear() { *this = BucketIndex(pool_); }
 
 void BucketIndex::ForEachInHashOrder(const std::function<bool(uint64_t, uint32_t)>& visit) const {
   struct Entry {
@@ -132,7 +151,7 @@ void BucketIndex::ForEachInHashOrder(const std::function<bool(uint64_t, uint32_t
   // A key lies at its home or behind it over buckets with the overflow bit; so after a bucket without the bit every key
   // with a home up to there has been seen. Keys that wrapped round the end belong last.
   for (uint32_t b = 0; b < bucket_count_; ++b) {
-    const Bucket& bucket = buckets_[b];
+    const Bucket& bucket = At(b);
     for (uint32_t p = 0; p < bucket.count(); ++p) {
       const uint64_t hash = KeyHash(bucket.keys[p]);
       const bool is_wrapped = HomeOfHash(hash, bucket_count_) > b;
@@ -147,8 +166,8 @@ void BucketIndex::ForEachInHashOrder(const std::function<bool(uint64_t, uint32_t
 
 void BucketIndex::ProbeLengths(uint64_t* total, uint64_t* largest) const {
   for (uint32_t b = 0; b < bucket_count_; ++b) {
-    for (uint32_t p = 0; p < buckets_[b].count(); ++p) {
-      const uint32_t home = HomeOfHash(KeyHash(buckets_[b].keys[p]), bucket_count_);
+    for (uint32_t p = 0; p < At(b).count(); ++p) {
+      const uint32_t home = HomeOfHash(KeyHash(At(b).keys[p]), bucket_count_);
       const uint64_t length = 1 + (b >= home ? b - home : b + bucket_count_ - home);
       *total += length;
       *largest = std::max(*largest, length);

@@ -6,10 +6,14 @@
 //
 // No key value is special: what is used is what the count says. The home of a key is a monotone function of its hash
 // (multiply-shift over any number of buckets), so walking the buckets walks the hashes in order, growing is one sequential
-// merge, and growth can be by a quarter: the fullest shard holds 0.82 keys a place, the emptiest just grown one 0.656, that
-// is 15.6 to 19.5 bytes a key. Linear probing bucket by bucket; a search ends at the first bucket without the overflow bit.
+// merge, and growth can be by a fifth: the fullest shard holds 0.82 keys a place, one that has just grown 0.683, that is 15.6 to
+// 18.7 bytes a key. (A fuller index has more keys outside their home bucket, and each of them costs a further line.)
+// Linear probing bucket by bucket; a search ends at the first bucket without the overflow bit.
 // Erasing moves the last key of its bucket into the hole; overflow bits stay until the next rebuild, which comes at the
 // latest when as many keys were erased since the last one as the index has buckets.
+//
+// Small indexes are one block of their own; from 256 KiB on they are made of equal segments of a pool (segment_pool.h), so that
+// they lie on huge pages. Bucket b is segments()[b >> kSegmentShift][b & kSegmentMask] either way.
 //
 // Threads: none of its own; Table holds the shard's lock.
 #ifndef MXREC_TABLE_BUCKET_INDEX_H_
@@ -18,10 +22,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "mxrec/base/hash.h"
 #include "mxrec/base/status.h"
 #include "mxrec/table/memory.h"
+#include "mxrec/table/segment_pool.h"
 
 namespace mxrec {
 
@@ -48,22 +55,42 @@ inline uint32_t HomeOfHash(uint64_t hash, uint32_t bucket_count) {
 
 class BucketIndex {
  public:
-  BucketIndex() = default;
-  BucketIndex(BucketIndex&&) = default;
-  BucketIndex& operator=(BucketIndex&&) = default;
+  // Segments of a large index come from `pool`; without one they are one block.
+  explicit BucketIndex(SegmentPool* pool = nullptr) : pool_(pool) {}
+  BucketIndex(BucketIndex&& other) noexcept { Swap(other); }
+  BucketIndex& operator=(BucketIndex&& other) noexcept {
+    BucketIndex moved(std::move(other));
+    Swap(moved);
+    return *this;
+  }
+  ~BucketIndex() {
+    if (from_pool_) pool_->Give(segments_);
+  }
 
+  static constexpr uint32_t kSegmentShift = 8;
+  static constexpr uint32_t kSegmentMask = (1u << kSegmentShift) - 1;
+  static_assert(sizeof(Bucket) << kSegmentShift == SegmentPool::kSegmentBytes);
+
+  // Keys a place at which an index grows.
+  static constexpr double kFullest = 0.82;
   static constexpr uint32_t kAbsent = 0xFFFFFFFFu;
 
   uint64_t size() const { return size_; }
   uint32_t bucket_count() const { return bucket_count_; }
-  const Bucket* buckets() const { return buckets_; }
-  uint64_t bytes() const { return static_cast<uint64_t>(bucket_count_) * sizeof(Bucket); }
+  // One pointer a segment of 256 buckets.
+  char* const* segments() const { return segments_.data(); }
+  // Memory held: whole segments, if it is made of them.
+  uint64_t bytes() const {
+    return from_pool_ ? segments_.size() * SegmentPool::kSegmentBytes : static_cast<uint64_t>(bucket_count_) * sizeof(Bucket);
+  }
 
   // The place of the key's handle, or null. Valid until the next Insert or Erase.
   uint32_t* Find(uint64_t key);
   const uint32_t* Find(uint64_t key) const { return const_cast<BucketIndex*>(this)->Find(key); }
   // REQUIRES: the key is absent and there is room (see Grown).
   void Insert(uint64_t key, uint32_t handle);
+  // Fetches the cache line that Find, Insert or Erase will touch first. REQUIRES: bucket_count() > 0.
+  void PrefetchForInsert(uint64_t key) const { __builtin_prefetch(&At(HomeOfHash(KeyHash(key), bucket_count_)), 1, 3); }
   // Returns the handle that went, or kAbsent.
   uint32_t Erase(uint64_t key);
 
@@ -85,7 +112,8 @@ class BucketIndex {
   template <typename F>
   void ForEach(F visit) {
     for (uint32_t b = 0; b < bucket_count_; ++b) {
-      for (uint32_t p = 0; p < buckets_[b].count(); ++p) visit(buckets_[b].keys[p], buckets_[b].handles[p]);
+      Bucket& bucket = At(b);
+      for (uint32_t p = 0; p < bucket.count(); ++p) visit(bucket.keys[p], bucket.handles[p]);
     }
   }
   // Adds the number of buckets read to find each key: total over keys and the largest.
@@ -94,8 +122,13 @@ class BucketIndex {
  private:
   Result<BucketIndex> Resized(uint32_t new_bucket_count) const;
 
-  MappedMemory memory_;
-  Bucket* buckets_ = nullptr;
+  Bucket& At(uint32_t b) const { return reinterpret_cast<Bucket*>(segments_[b >> kSegmentShift])[b & kSegmentMask]; }
+  void Swap(BucketIndex& other);
+
+  SegmentPool* pool_ = nullptr;
+  bool from_pool_ = false;
+  MappedMemory memory_;  // unless from_pool_
+  std::vector<char*> segments_;
   uint32_t bucket_count_ = 0;
   uint64_t size_ = 0;
   uint64_t erased_since_rebuild_ = 0;

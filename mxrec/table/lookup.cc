@@ -64,11 +64,12 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
   const Impl& impl = *impl_;
   const size_t dim = impl.options.dim, n = ids.size();
   if (n > 0x7FFFFFFFu) {
-    return InvalidArgumentError("table " + impl.options.name + ": a lookup takes at most 2147483647 ids, found " + std::to_string(n));
+    return InvalidArgumentError("table " + impl.options.name + ": a lookup takes at most 2147483647 ids, found " +
+                                std::to_string(n));
   }
   if (!options.default_row.empty() && options.default_row.size() != dim) {
-    return InvalidArgumentError("table " + impl.options.name + ": the default row has " + std::to_string(options.default_row.size()) +
-                                " values, expected " + std::to_string(dim));
+    return InvalidArgumentError("table " + impl.options.name + ": the default row has " +
+                                std::to_string(options.default_row.size()) + " values, expected " + std::to_string(dim));
   }
   // Read before any shard: an erase that a later probe misses makes this number stale, never the other way round.
   if (generation != nullptr) *generation = this->generation();
@@ -164,7 +165,8 @@ void Table::Find(std::span<const uint64_t> keys, float* values, bool* found, Exe
       float* rows = values + begin * dim;
       const size_t special_count = ProbeAndGather(probe, rows, handles, special);
       for (size_t i = 0; i < special_count; ++i) {
-        GenerateFirstRows(impl.options.initializer, impl.options.seed, probe.keys + special[i], 1, dim, rows + special[i] * dim, dim);
+        GenerateFirstRows(impl.options.initializer, impl.options.seed, probe.keys + special[i], 1, dim, rows + special[i] * dim,
+                          dim);
       }
     }
     if (found == nullptr) return;

@@ -1,5 +1,7 @@
 #include "mxrec/table/probe_kernels.h"
 
+#include <cstring>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mxrec/table/probe_kernels.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -10,115 +12,216 @@ namespace mxrec::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kBucketAhead = 16;
-constexpr size_t kRowAhead = 32;
+constexpr size_t kBucketAhead = 16;  // keys between fetching a bucket and looking at it
+constexpr size_t kRowAhead = 40;     // keys between looking at the bucket and copying the row
+constexpr size_t kRetryAfter = 14;   // keys between fetching a further bucket and looking at it
+constexpr size_t kRing = 64;
+static_assert(kRing > kBucketAhead && kRing > kRowAhead && kRing > kRetryAfter);
 
-HWY_INLINE const Bucket* HomeBucket(const ProbeShard* shards, uint64_t key) {
-  const uint64_t hash = KeyHash(key);
-  const ProbeShard& shard = shards[ShardOfHash(hash)];
-  return shard.buckets + HomeOfHash(hash, shard.bucket_count);
+// What an empty shard looks like to a search.
+alignas(64) constexpr Bucket kEmptyBucket[1] = {};
+
+HWY_INLINE const Bucket* BucketAt(const ProbeShard& shard, uint32_t at) {
+  return reinterpret_cast<const Bucket*>(shard.segments[at >> BucketIndex::kSegmentShift]) + (at & BucketIndex::kSegmentMask);
 }
 
-// Position of `key` among the five keys of a bucket, or a negative number.
-HWY_INLINE int PlaceOf(const Bucket& bucket, uint64_t key) {
+// The place of the key in the bucket, or a number from count() on. Keys of unused places may match; they lie behind.
+HWY_INLINE uint32_t PlaceOf(const Bucket& bucket, uint64_t key) {
+#if HWY_TARGET != HWY_SCALAR
   const hn::CappedTag<uint64_t, 8> d;
   constexpr size_t kLanes = hn::MaxLanes(hn::CappedTag<uint64_t, 8>());
-  const auto wanted = hn::Set(d, key);
-  if constexpr (kLanes >= 8) {
-    // One load covers the whole line; the lanes behind the keys hold handles and are cut off by the count.
-    return static_cast<int>(hn::FindFirstTrue(d, hn::Eq(hn::Load(d, bucket.keys), wanted)));
-  } else if constexpr (kLanes == 4) {
-    const int place = static_cast<int>(hn::FindFirstTrue(d, hn::Eq(hn::Load(d, bucket.keys), wanted)));
-    return place >= 0 ? place : (bucket.keys[4] == key ? 4 : -1);
-  } else {
-    for (int place = 0; place < static_cast<int>(Bucket::kPlaces); ++place) {
-      if (bucket.keys[place] == key) return place;
-    }
-    return -1;
+  if constexpr (kLanes >= 4) {
+    // Eight lanes cover the whole line; those behind the keys hold handles, and a chance match there is above any count.
+    const auto found = hn::FindFirstTrue(d, hn::Eq(hn::Load(d, bucket.keys), hn::Set(d, key)));
+    if constexpr (kLanes >= 8) return static_cast<uint32_t>(found);
+    const uint32_t last = bucket.keys[4] == key ? 4u : ~0u;
+    return found >= 0 ? static_cast<uint32_t>(found) : last;
   }
+#endif
+  uint32_t place = ~0u;
+  for (uint32_t p = Bucket::kPlaces; p-- > 0;) place = bucket.keys[p] == key ? p : place;
+  return place;
 }
 
-HWY_INLINE uint32_t FindHandle(const ProbeShard* shards, uint64_t key) {
+// The whole search for one key, waiting for each line. For the few whose lines were not fetched in time.
+HWY_NOINLINE HWY_MAYBE_UNUSED static uint32_t SearchNow(const ProbeShard* shards, uint64_t key) {
   const uint64_t hash = KeyHash(key);
   const ProbeShard& shard = shards[ShardOfHash(hash)];
   if (shard.bucket_count == 0) return BucketIndex::kAbsent;
   uint32_t at = HomeOfHash(hash, shard.bucket_count);
   for (uint32_t read = 0; read < shard.bucket_count; ++read) {
-    const Bucket& bucket = shard.buckets[at];
-    const int place = PlaceOf(bucket, key);
-    if (place >= 0 && place < static_cast<int>(bucket.count())) return bucket.handles[place];
+    const Bucket& bucket = *BucketAt(shard, at);
+    const uint32_t place = PlaceOf(bucket, key);
+    if (place < bucket.count()) return bucket.handles[place];
     if (!bucket.overflow()) return BucketIndex::kAbsent;
     at = at + 1 == shard.bucket_count ? 0 : at + 1;
   }
   return BucketIndex::kAbsent;
 }
 
-HWY_INLINE const char* RowOf(const ProbeInput& in, uint32_t handle) {
-  return in.directory[handle >> in.shift] + static_cast<size_t>(handle & ((1u << in.shift) - 1)) * in.stride_bytes;
-}
+// The probing half of the pipeline: Step(0), Step(1), ... find the handles of the keys one after the other and fetch their
+// rows; RowOf(i) is the row, for the last kRing steps.
+//
+// Most keys lie in their home bucket. One in ten or so lies in the next: its line is fetched and looked at kRetryAfter steps
+// later, so that it costs no waiting either. What is not found even there is searched for at once; that is rare.
+template <bool kRows, size_t kDim>
+class Prober {
+ public:
+  HWY_INLINE Prober(const ProbeInput& in, uint32_t* handles, uint32_t* special) : in_(in), handles_(handles), special_(special) {
+    const size_t first = in.count < kBucketAhead ? in.count : kBucketAhead;
+    for (size_t i = 0; i < first; ++i) Fetch(i);
+  }
 
-HWY_INLINE void PrefetchRow(const char* row, size_t bytes) {
-  // Into the second-level cache: it keeps more misses in flight than the first-level fill buffers.
-  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
-  __builtin_prefetch(row + bytes - 1, 0, 2);
-}
+  HWY_INLINE void Step(size_t i) {
+    if (i + kBucketAhead < in_.count) Fetch(i + kBucketAhead);
+    const Bucket* bucket = home_[i % kRing];
+    const uint32_t place = PlaceOf(*bucket, in_.keys[i]);
+    if (HWY_LIKELY(place < bucket->count())) {
+      Settle(i, bucket->handles[place]);
+    } else if (!bucket->overflow()) {
+      Settle(i, BucketIndex::kAbsent);
+    } else {
+      // At the end of a segment the next bucket is elsewhere; fetching the line behind it does no harm.
+      __builtin_prefetch(bucket + 1, 0, 3);
+      rows_[i % kRing] = nullptr;
+      open_[open_end_++ % kRing] = i;
+    }
+    if (open_first_ != open_end_ && open_[open_first_ % kRing] + kRetryAfter <= i) Retry();
+  }
 
+  HWY_INLINE void Finish() {
+    while (open_first_ != open_end_) Retry();
+  }
+
+  // Null when the key has no row. REQUIRES: kRows, Step(i) was one of the last kRing - 1 steps.
+  HWY_INLINE const float* RowOf(size_t i) {
+    while (HWY_UNLIKELY(open_first_ != open_end_ && open_[open_first_ % kRing] <= i)) Retry();
+    return rows_[i % kRing];
+  }
+
+  HWY_INLINE size_t special_count() const { return special_count_; }
+
+ private:
+  HWY_INLINE void Fetch(size_t i) {
+    const uint64_t hash = KeyHash(in_.keys[i]);
+    const ProbeShard& shard = in_.shards[ShardOfHash(hash)];
+    const Bucket* bucket =
+        HWY_LIKELY(shard.bucket_count != 0) ? BucketAt(shard, HomeOfHash(hash, shard.bucket_count)) : kEmptyBucket;
+    home_[i % kRing] = bucket;
+    __builtin_prefetch(bucket, 0, 3);
+  }
+
+  // Ends the oldest open search.
+  HWY_INLINE void Retry() {
+    const size_t i = open_[open_first_++ % kRing];
+    Settle(i, SearchNow(in_.shards, in_.keys[i]));
+  }
+
+  HWY_INLINE void Settle(size_t i, uint32_t handle) {
+    handles_[i] = handle;
+    if constexpr (kRows) {
+      if (HWY_UNLIKELY(handle >> 31)) {
+        rows_[i % kRing] = nullptr;
+        special_[special_count_++] = static_cast<uint32_t>(i);
+        return;
+      }
+      const char* row =
+          in_.directory[handle >> in_.shift] + static_cast<size_t>(handle & ((1u << in_.shift) - 1)) * in_.stride_bytes;
+      rows_[i % kRing] = reinterpret_cast<const float*>(row);
+      const size_t bytes = (kDim != 0 ? kDim : in_.dim) * sizeof(float);
+      // Into the second-level cache: it keeps more misses in flight than the first-level fill buffers.
+      for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+    }
+  }
+
+  const ProbeInput in_;
+  uint32_t* const handles_;
+  uint32_t* const special_;
+  size_t special_count_ = 0;
+  size_t open_first_ = 0, open_end_ = 0;
+  const Bucket* home_[kRing];
+  const float* rows_[kRing];
+  size_t open_[kRing];
+};
+
+template <size_t kDim>
 HWY_INLINE void CopyRow(float* HWY_RESTRICT to, const float* HWY_RESTRICT from, size_t dim) {
-  const hn::CappedTag<float, 16> d;
-  const size_t lanes = hn::Lanes(d);
-  size_t i = 0;
-  for (; i + lanes <= dim; i += lanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
-  for (; i < dim; ++i) to[i] = from[i];
+  std::memcpy(to, from, (kDim != 0 ? kDim : dim) * sizeof(float));
+}
+
+template <size_t kDim>
+HWY_INLINE size_t Gather(const ProbeInput& in, float* out, uint32_t* handles, uint32_t* special) {
+  const size_t count = in.count, dim = kDim != 0 ? kDim : in.dim;
+  Prober<true, kDim> prober(in, handles, special);
+  for (size_t i = 0; i < count + kRowAhead; ++i) {
+    if (i < count) prober.Step(i);
+    if (i < kRowAhead || i - kRowAhead >= count) continue;
+    const size_t j = i - kRowAhead;
+    if (const float* row = prober.RowOf(j); HWY_LIKELY(row != nullptr)) CopyRow<kDim>(out + j * dim, row, dim);
+  }
+  return prober.special_count();
+}
+
+template <size_t kDim>
+HWY_INLINE size_t Expand(const ProbeInput& in, const uint32_t* local, const uint32_t* positions, size_t occurrences,
+                         float* expanded, uint32_t* handles, uint32_t* special) {
+  const size_t count = in.count, dim = kDim != 0 ? kDim : in.dim;
+  Prober<true, kDim> prober(in, handles, special);
+  size_t stepped = 0;
+  for (size_t j = 0; j < occurrences; ++j) {
+    const size_t key = local[j];
+    while (stepped < count && stepped <= key + kRowAhead) prober.Step(stepped++);
+    // A key that came long ago has left the ring, but by then its handle is known.
+    const float* row = nullptr;
+    if (HWY_LIKELY(key + kRing > stepped)) {
+      row = prober.RowOf(key);
+    } else if ((handles[key] >> 31) == 0) {
+      const uint32_t handle = handles[key];
+      row = reinterpret_cast<const float*>(in.directory[handle >> in.shift] +
+                                           static_cast<size_t>(handle & ((1u << in.shift) - 1)) * in.stride_bytes);
+    }
+    if (HWY_LIKELY(row != nullptr)) CopyRow<kDim>(expanded + static_cast<size_t>(positions[j]) * dim, row, dim);
+  }
+  prober.Finish();
+  return prober.special_count();
 }
 
 void ProbeHandles(const ProbeInput& in, uint32_t* handles) {
-  for (size_t i = 0; i < in.count; ++i) {
-    if (i + kBucketAhead < in.count) __builtin_prefetch(HomeBucket(in.shards, in.keys[i + kBucketAhead]), 0, 3);
-    handles[i] = FindHandle(in.shards, in.keys[i]);
-  }
+  Prober<false, 0> prober(in, handles, nullptr);
+  for (size_t i = 0; i < in.count; ++i) prober.Step(i);
+  prober.Finish();
 }
 
-HWY_INLINE void ProbeOne(const ProbeInput& in, size_t i, uint32_t* handles, uint32_t* special, size_t* special_count) {
-  if (i + kBucketAhead < in.count) __builtin_prefetch(HomeBucket(in.shards, in.keys[i + kBucketAhead]), 0, 3);
-  const uint32_t handle = FindHandle(in.shards, in.keys[i]);
-  handles[i] = handle;
-  special[*special_count] = static_cast<uint32_t>(i);
-  *special_count += handle >> 31;
-  if ((handle >> 31) == 0) PrefetchRow(RowOf(in, handle), in.dim * sizeof(float));
-}
-
-HWY_INLINE void PrefetchFirstBuckets(const ProbeInput& in) {
-  const size_t first = in.count < kBucketAhead ? in.count : kBucketAhead;
-  for (size_t i = 0; i < first; ++i) __builtin_prefetch(HomeBucket(in.shards, in.keys[i]), 0, 3);
-}
-
+// Row lengths that are common get loops of their own.
 size_t ProbeAndGather(const ProbeInput& in, float* out, uint32_t* handles, uint32_t* special) {
-  size_t special_count = 0;
-  PrefetchFirstBuckets(in);
-  for (size_t i = 0; i < in.count + kRowAhead; ++i) {
-    if (i < in.count) ProbeOne(in, i, handles, special, &special_count);
-    if (i >= kRowAhead) {
-      const size_t j = i - kRowAhead;
-      if (j < in.count && (handles[j] >> 31) == 0) {
-        CopyRow(out + j * in.dim, reinterpret_cast<const float*>(RowOf(in, handles[j])), in.dim);
-      }
-    }
+  switch (in.dim) {
+    case 8:
+      return Gather<8>(in, out, handles, special);
+    case 16:
+      return Gather<16>(in, out, handles, special);
+    case 32:
+      return Gather<32>(in, out, handles, special);
+    case 64:
+      return Gather<64>(in, out, handles, special);
+    default:
+      return Gather<0>(in, out, handles, special);
   }
-  return special_count;
 }
 
 size_t ProbeAndExpand(const ProbeInput& in, const uint32_t* local, const uint32_t* positions, size_t occurrences, float* expanded,
                       uint32_t* handles, uint32_t* special) {
-  size_t special_count = 0, probed = 0;
-  PrefetchFirstBuckets(in);
-  for (size_t j = 0; j < occurrences; ++j) {
-    while (probed < in.count && probed < local[j] + kRowAhead) ProbeOne(in, probed++, handles, special, &special_count);
-    const uint32_t handle = handles[local[j]];
-    if ((handle >> 31) == 0) {
-      CopyRow(expanded + static_cast<size_t>(positions[j]) * in.dim, reinterpret_cast<const float*>(RowOf(in, handle)), in.dim);
-    }
+  switch (in.dim) {
+    case 8:
+      return Expand<8>(in, local, positions, occurrences, expanded, handles, special);
+    case 16:
+      return Expand<16>(in, local, positions, occurrences, expanded, handles, special);
+    case 32:
+      return Expand<32>(in, local, positions, occurrences, expanded, handles, special);
+    case 64:
+      return Expand<64>(in, local, positions, occurrences, expanded, handles, special);
+    default:
+      return Expand<0>(in, local, positions, occurrences, expanded, handles, special);
   }
-  return special_count;
 }
 
 }  // namespace mxrec::HWY_NAMESPACE

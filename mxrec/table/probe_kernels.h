@@ -1,8 +1,8 @@
 // The inner loops of a lookup: probe many keys with their cache misses overlapped, and copy the rows found.
 //
 // Three loads wait for memory in each lookup: the bucket, the row's lines, the output. The loops run a software pipeline:
-// buckets are prefetched kBucketAhead keys before they are compared, rows right after the comparison, and copied kRowAhead
-// keys later. Compiled for each SIMD target by Highway and picked at run time; equal results on all.
+// buckets are prefetched 16 keys before they are compared, rows right after the comparison, and copied 40 keys later. Compiled
+// for each SIMD target by Highway and picked at run time; equal results on all.
 #ifndef MXREC_TABLE_PROBE_KERNELS_H_
 #define MXREC_TABLE_PROBE_KERNELS_H_
 
@@ -14,7 +14,7 @@
 namespace mxrec {
 
 struct ProbeShard {
-  const Bucket* buckets = nullptr;
+  char* const* segments = nullptr;  // BucketIndex::segments
   uint32_t bucket_count = 0;
 };
 
@@ -32,7 +32,7 @@ struct ProbeInput {
 void ProbeHandles(const ProbeInput& in, uint32_t* handles);
 
 // The same, and copies the dim values of each row found to out + i * dim. Positions of keys without a row (absent, or a
-// tagged candidate handle >= 2^31) go to special [count]; returns how many; their output is untouched.
+// tagged candidate handle >= 2^31) go to special [count + 1], in any order; returns how many; their output is untouched.
 size_t ProbeAndGather(const ProbeInput& in, float* out, uint32_t* handles, uint32_t* special);
 
 // The same, but writes each row to all its occurrences: occurrence j is of keys[local[j]] and goes to expanded +

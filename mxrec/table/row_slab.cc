@@ -18,7 +18,8 @@ Result<RowSlab> RowSlab::Create(size_t stride_bytes) {
   slab.shift_ = 4;
   while (slab.shift_ < 16 && (stride_bytes << (slab.shift_ + 1)) <= kChunkBytes) ++slab.shift_;
   const size_t chunks = (size_t{1} << 31) >> slab.shift_;
-  MXREC_ASSIGN_OR_RETURN(slab.directory_memory_, MappedMemory::Allocate(chunks * sizeof(char*), "a row directory", MappedMemory::Pages::kSmall));
+  MXREC_ASSIGN_OR_RETURN(slab.directory_memory_,
+                         MappedMemory::Allocate(chunks * sizeof(char*), "a row directory", MappedMemory::Pages::kSmall));
   slab.directory_ = static_cast<char**>(slab.directory_memory_.data());
   return slab;
 }

@@ -83,7 +83,8 @@ Status Table::Snapshot::ForEachBlock(int shard_number, size_t max_rows,
   return status;
 }
 
-Status Table::Snapshot::ForEachCandidate(int shard_number, const std::function<Status(std::span<const Candidate>)>& block_fn) const {
+Status Table::Snapshot::ForEachCandidate(int shard_number,
+                                         const std::function<Status(std::span<const Candidate>)>& block_fn) const {
   constexpr size_t kMost = 4096;
   const Impl& impl = *table_->impl_;
   std::vector<Candidate> block;

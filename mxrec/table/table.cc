@@ -75,7 +75,10 @@ Result<std::unique_ptr<Table>> Table::Create(TableOptions options) {
   return table;
 }
 
-Table::Table(TableOptions options) : impl_(std::make_unique<Impl>()) { impl_->options = std::move(options); }
+Table::Table(TableOptions options) : impl_(std::make_unique<Impl>()) {
+  impl_->options = std::move(options);
+  for (Shard& shard : impl_->shards) shard.index = BucketIndex(&impl_->index_memory);
+}
 Table::~Table() = default;
 
 const TableOptions& Table::options() const { return impl_->options; }
@@ -119,7 +122,8 @@ TableStats Table::stats() const {
 
 void Table::Impl::InitSlots(char* row) const {
   auto* floats = reinterpret_cast<float*>(row);
-  for (size_t s = 0; s < layout.slot_count; ++s) std::fill_n(floats + layout.dim * (1 + s), layout.dim, slots.slot_initial_values[s]);
+  for (size_t s = 0; s < layout.slot_count; ++s)
+    std::fill_n(floats + layout.dim * (1 + s), layout.dim, slots.slot_initial_values[s]);
 }
 
 void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t count, uint64_t now_ms) const {
@@ -207,8 +211,9 @@ Status Table::Impl::CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t n
     used = BytesInUse(as);
   }
   if (used + needed > options.max_bytes) {
-    return ResourceExhaustedError("table " + options.name + " is at its byte cap: max_bytes = " + std::to_string(options.max_bytes) +
-                                  ", used " + std::to_string(used) + " by " + std::to_string(rows_now) + " rows, this step needs " +
+    return ResourceExhaustedError("table " + options.name +
+                                  " is at its byte cap: max_bytes = " + std::to_string(options.max_bytes) + ", used " +
+                                  std::to_string(used) + " by " + std::to_string(rows_now) + " rows, this step needs " +
                                   std::to_string(needed) + " more for " + std::to_string(new_rows) + " new rows");
   }
   return OkStatus();
@@ -301,7 +306,8 @@ uint64_t Table::EvictCold(int64_t now_ms, Executor* executor) {
     Shard& shard = impl_->shards[s];
     std::vector<uint64_t> cold;
     shard.index.ForEach([&](uint64_t key, uint32_t handle) {
-      const uint64_t seen = (handle & kCandidateBit) ? impl_->candidate(handle)->last_seen_ms : impl_->layout.GetTime(impl_->rows.At(handle));
+      const uint64_t seen =
+          (handle & kCandidateBit) ? impl_->candidate(handle)->last_seen_ms : impl_->layout.GetTime(impl_->rows.At(handle));
       if (is_cold(seen)) cold.push_back(key);
     });
     if (cold.empty()) return;

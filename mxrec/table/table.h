@@ -4,7 +4,8 @@
 //
 // Every one of the 2^64 keys is an ordinary key. A row is contiguous: values [dim], slot 0 [dim], ..., then (only if the
 // table counts or times) use count uint32 and last-seen uint64 milliseconds, unaligned. Rows never move while they live
-// (attaching optimizer slots, once per table, is the exception); a handle stays valid until its row is erased, which changes generation().
+// (attaching optimizer slots, once per table, is the exception); a handle stays valid until its row is erased, which changes
+// generation().
 //
 // Order: the distinct keys of a batch come out shard by shard, within a shard by first occurrence. So every result,
 // every row and every checkpoint is the same for any number of threads.
@@ -47,11 +48,11 @@ struct TableOptions {
   uint64_t seed = 0;
   InitializerSpec initializer;
   CapacityPolicy capacity_policy = CapacityPolicy::kGrow;
-  uint64_t capacity_rows = 0;  // the declared vocabulary; a limit under kError only
-  uint64_t max_bytes = 0;      // cap on index + rows + candidates; 0 = none
-  bool keep_counts = false;    // min_used_times given (0 included)
+  uint64_t capacity_rows = 0;   // the declared vocabulary; a limit under kError only
+  uint64_t max_bytes = 0;       // cap on index + rows + candidates; 0 = none
+  bool keep_counts = false;     // min_used_times given (0 included)
   uint32_t min_used_times = 0;  // <= 1 admits at once
-  uint64_t max_cold_secs = 0;  // 0 = no time stamps, no cold eviction
+  uint64_t max_cold_secs = 0;   // 0 = no time stamps, no cold eviction
 };
 
 // Slots and optimizer state that live in the table, attached by its first update; the table does not interpret them beyond
@@ -59,7 +60,7 @@ struct TableOptions {
 // came from a checkpoint and was not trained since: then rows stay and slots start afresh. Attaching to a filled table lays its
 // rows out anew, once.
 struct SlotRecord {
-  std::string optimizer_kind;             // empty = nothing attached yet
+  std::string optimizer_kind;  // empty = nothing attached yet
   std::vector<std::string> slot_names;
   std::vector<float> slot_initial_values;  // one per slot
   uint64_t step = 0;
@@ -70,8 +71,8 @@ struct SlotRecord {
 struct TableStats {
   uint64_t rows = 0, candidates = 0;
   uint64_t bytes_index = 0, bytes_rows = 0, bytes_slots = 0, bytes_candidates = 0;  // reserved for live use
-  double load = 0;                // keys / places of the index
-  double mean_probe_length = 0;   // buckets read per present key
+  double load = 0;                                                                  // keys / places of the index
+  double mean_probe_length = 0;                                                     // buckets read per present key
   uint64_t max_probe_length = 0;
   uint64_t inserts = 0, erases = 0, evictions = 0, admissions = 0, hits = 0, misses = 0, updates = 0;
   uint64_t generation = 0;
@@ -141,9 +142,9 @@ struct UpdateReport {
 struct RowBlock {
   size_t count = 0;
   const uint64_t* keys = nullptr;
-  const float* values = nullptr;         // [count, dim]
-  const float* slots = nullptr;          // [count, slot_count * dim]
-  const uint32_t* use_counts = nullptr;  // null unless the table keeps counts
+  const float* values = nullptr;           // [count, dim]
+  const float* slots = nullptr;            // [count, slot_count * dim]
+  const uint32_t* use_counts = nullptr;    // null unless the table keeps counts
   const uint64_t* last_seen_ms = nullptr;  // null unless the table keeps times
 };
 
@@ -196,7 +197,8 @@ class Table {
   void Clear();
 
   // A stable view: while the snapshot lives no writer runs. ForEach* calls are made in a canonical order: by shard, then by
-  // hash of the key; so equal contents give equal sequences.
+  // hash of the key; so equal contents give equal sequences. A thread takes one snapshot of a table at a time: a second one
+  // would wait for a writer that waits for the first.
   class Snapshot {
    public:
     ~Snapshot();

@@ -92,6 +92,7 @@ struct alignas(64) Shard {
 struct Table::Impl {
   TableOptions options;
   mutable SharedMutex writer_mutex;
+  SegmentPool index_memory;  // before the shards, which take from it
   std::array<Shard, kShardCount> shards;
   RowLayout layout;
   RowSlab rows, candidates;
@@ -114,7 +115,7 @@ struct Table::Impl {
     return {views, keys, count, rows.directory(), rows.shift(), rows.stride_bytes(), options.dim};
   }
   void View(ProbeShard* views, int first, int last) const {
-    for (int s = first; s < last; ++s) views[s] = {shards[s].index.buckets(), shards[s].index.bucket_count()};
+    for (int s = first; s < last; ++s) views[s] = {shards[s].index.segments(), shards[s].index.bucket_count()};
   }
   // Bytes in live use, index, rows, candidates, if rows were laid out like `as`.
   uint64_t BytesInUse(const RowLayout& as) const {
@@ -132,7 +133,8 @@ struct Table::Impl {
   // Index of a shard with room for `extra` more keys; readers are kept out only for the swap.
   Status GrowIndex(int shard, uint64_t extra);
   // Whether the table may grow so, its rows laid out like `as`. Under a byte cap old candidates may be dropped for it.
-  Status CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t new_candidates, const std::array<uint64_t, kShardCount>& new_keys);
+  Status CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t new_candidates,
+                   const std::array<uint64_t, kShardCount>& new_keys);
   // Fills a taken row: values (null: first row), slots at their start, count and time.
   void InitRow(char* row, uint64_t key, const float* values, uint32_t count, uint64_t now_ms) const;
   void InitSlots(char* row) const;
@@ -148,8 +150,7 @@ struct Table::Impl {
 template <bool kExclusive, typename Wanted>
 class ShardLocks {
  public:
-  ShardLocks(const std::array<Shard, kShardCount>* shards, int first, int last, Wanted wanted)
-      : shards_(shards), first_(first) {
+  ShardLocks(const std::array<Shard, kShardCount>* shards, int first, int last, Wanted wanted) : shards_(shards), first_(first) {
     for (int s = first; s < last; ++s) {
       if (!wanted(s)) continue;
       if constexpr (kExclusive) {

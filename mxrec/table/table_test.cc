@@ -1,12 +1,8 @@
 // Table by example: what each call promises, one promise a test. Streams: table_stream_test.cc. Threads: table_concurrency_test.cc.
 #include "mxrec/table/table.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <map>
 #include <set>
@@ -17,12 +13,6 @@
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/table/memory.h"
 #include "mxrec/table/table_test_util.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MXREC_TEST_SANITIZED 1
-#else
-#define MXREC_TEST_SANITIZED 0
-#endif
 
 namespace mxrec {
 namespace {
@@ -37,18 +27,13 @@ using testing::MakeTable;
 using testing::PartOf;
 using testing::SlottedStep;
 using testing::SmallOptions;
+using testing::Spread;
 using testing::SubtractGradient;
 using testing::Train;
 
 std::vector<uint64_t> Range(uint64_t begin, uint64_t end) {
   std::vector<uint64_t> ids;
   for (uint64_t id = begin; id < end; ++id) ids.push_back(id);
-  return ids;
-}
-
-std::vector<uint64_t> Spread(uint64_t begin, uint64_t end) {
-  std::vector<uint64_t> ids;
-  for (uint64_t id = begin; id < end; ++id) ids.push_back(Mix64(id));
   return ids;
 }
 
@@ -372,6 +357,16 @@ TEST(TableTest, ABadIndexInAGradientIsRefusedByPartAndRow) {
                     part->index = index;
                   });
   }
+}
+
+TEST(TableTest, AHandleThatNamesNoRowIsRefused) {
+  std::vector<uint32_t> handles;
+  ExpectRefused(SmallOptions(3, "city"), Range(0, 10), Range(8, 13), StatusCode::kInvalidArgument,
+                {"city", "part 0", "handle 12345 names no row"}, [&](UpdatePart* part, UpdateOptions*) {
+                  handles.assign(part->handles.begin(), part->handles.end());
+                  handles[1] = 12345;
+                  part->handles = handles;
+                });
 }
 
 TEST(TableTest, CountsAndHandlesOfAnotherLengthAreRefused) {
@@ -823,107 +818,6 @@ TEST(TableTest, ErasedRowsAreUsedAgainAndTheIndexShrinks) {
 }
 
 // --- memory, measured in a child process so that nothing else counts ---
-
-uint64_t ResidentBytes() {
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr) return 0;
-  unsigned long size = 0, resident = 0;
-  const int read = std::fscanf(file, "%lu %lu", &size, &resident);
-  std::fclose(file);
-  return read == 2 ? uint64_t{resident} * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
-}
-
-// Runs `measure` in a child and returns its number; negative when that failed.
-double InChild(const std::function<double()>& measure) {
-  int pipe_ends[2];
-  if (pipe(pipe_ends) != 0) return -1;
-  const pid_t child = fork();
-  if (child == 0) {
-    const double result = measure();
-    const bool written = write(pipe_ends[1], &result, sizeof(result)) == sizeof(result);
-    _exit(written ? 0 : 1);
-  }
-  close(pipe_ends[1]);
-  double result = -1;
-  if (read(pipe_ends[0], &result, sizeof(result)) != sizeof(result)) result = -1;
-  close(pipe_ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? result : -1;
-}
-
-TEST(TableTest, AnEmptyTableCostsLessThan64KiBAndASmallOneLittleMore) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
-  const auto each = [](uint64_t rows) {
-    return InChild([rows] {
-      std::vector<std::unique_ptr<Table>> tables;
-      SlottedStep warm("slotted", 64, 1);
-      auto first = MakeTable(SmallOptions(64));
-      if (rows > 0) static_cast<void>(Train(first.get(), Spread(0, rows), 0.0f, &warm));  // scratch is shared by all tables
-      tables.reserve(200);
-      const uint64_t before = ResidentBytes();
-      for (int i = 0; i < 200; ++i) {
-        tables.push_back(MakeTable(SmallOptions(64)));
-        SlottedStep updater("slotted", 64, 1);
-        if (rows > 0 && !Train(tables.back().get(), Spread(0, rows), 0.0f, &updater).ok()) return -1.0;
-      }
-      return static_cast<double>(ResidentBytes() - before) / 200;
-    });
-  };
-  const double empty = each(0), small = each(64);
-  RecordProperty("bytes_empty", static_cast<int>(empty));
-  RecordProperty("bytes_64_rows", static_cast<int>(small));
-  EXPECT_GT(empty, 0);
-  EXPECT_LT(empty, 64 * 1024);
-  EXPECT_GT(small, 0);
-  EXPECT_LT(small, 128 * 1024) << "64 rows of 512 bytes are 32 KiB";
-}
-
-double BytesBeyondValues(bool metadata) {
-  return InChild([metadata] {
-    constexpr uint64_t kRows = 2'000'000, kStep = 50'000;
-    TableOptions options = SmallOptions(16);
-    options.keep_counts = metadata;
-    options.max_cold_secs = metadata ? 3600 : 0;
-    auto table = MakeTable(options);
-    std::vector<uint64_t> keys(kStep);
-    const auto insert = [&](Table* into, uint64_t begin) {
-      for (uint64_t i = 0; i < kStep; ++i) keys[i] = Mix64(begin + i);
-      return into->Insert(keys, nullptr, 0, nullptr, nullptr).ok();
-    };
-    // Scratch is shared by all tables, and the heap takes some rounds to settle.
-    for (int round = 0; round < 4; ++round) {
-      auto warm = MakeTable(options);
-      if (!insert(warm.get(), 0) || !insert(warm.get(), kStep)) return -1.0;
-    }
-    const uint64_t before = ResidentBytes();
-    double worst = 0;
-    for (uint64_t rows = 0; rows < kRows;) {
-      if (!insert(table.get(), rows)) return -1.0;
-      rows += kStep;
-      // Half-used huge pages at the end of the rows are up to 2 MiB whatever the size: 2 bytes a key at a million.
-      if (rows < kRows * 3 / 4) continue;
-      worst = std::max(worst, static_cast<double>(ResidentBytes() - before) / static_cast<double>(rows) - 16 * 4);
-    }
-    return worst;
-  });
-}
-
-TEST(TableTest, ResidentMemoryBeyondTheValuesIsAtMost24BytesAKey) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
-  const double bytes = BytesBeyondValues(false);
-  RecordProperty("bytes_a_key_x100", static_cast<int>(bytes * 100));
-  EXPECT_GT(bytes, 10.0);
-  EXPECT_LE(bytes, 24.0);
-}
-
-TEST(TableTest, AndAtMost32WithCountsAndTimes) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
-  const double bytes = BytesBeyondValues(true);
-  RecordProperty("bytes_a_key_x100", static_cast<int>(bytes * 100));
-  EXPECT_GT(bytes, 20.0);
-  EXPECT_LE(bytes, 32.0);
-}
 
 }  // namespace
 }  // namespace mxrec

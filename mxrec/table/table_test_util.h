@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "mxrec/base/executor.h"
+#include "mxrec/base/hash.h"
 #include "mxrec/table/table.h"
 
 namespace mxrec::testing {
@@ -131,6 +132,12 @@ inline UpdatePart PartOf(const Found& found, const std::vector<float>& gradients
   part.index = found.inverse;
   part.values = gradients.data();
   return part;
+}
+
+inline std::vector<uint64_t> Spread(uint64_t begin, uint64_t end) {
+  std::vector<uint64_t> ids;
+  for (uint64_t id = begin; id < end; ++id) ids.push_back(Mix64(id));
+  return ids;
 }
 
 // One training step: look up, apply one gradient to every occurrence.

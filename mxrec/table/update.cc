@@ -22,8 +22,9 @@
 namespace mxrec {
 namespace {
 
-constexpr size_t kBlock = 64;        // rows handed to the updater at once
-constexpr size_t kRowLinesAhead = 2;  // blocks whose rows are prefetched before they are needed
+constexpr uint32_t kInsertAhead = 24;  // new keys whose buckets are fetched before they are needed
+constexpr size_t kBlock = 64;          // rows handed to the updater at once
+constexpr size_t kRowLinesAhead = 2;   // blocks whose rows are prefetched before they are needed
 
 // What becomes of a key whose handle the lookup did not know (or may not be trusted).
 enum class Fate : uint8_t { kHasRow, kNewRow, kAdmit, kCount, kNewCandidate, kForget };
@@ -124,11 +125,17 @@ class Updating {
     for (size_t p = 0; p < parts_.size(); ++p) {
       const UpdatePart& part = parts_[p];
       if (part.handles.size() != part.keys.size() || (!part.counts.empty() && part.counts.size() != part.keys.size())) {
-        return InvalidArgumentError(Where(p) + ": expected one handle and one count a key, found " + std::to_string(part.keys.size()) +
-                                    " keys, " + std::to_string(part.handles.size()) + " handles, " +
-                                    std::to_string(part.counts.size()) + " counts");
+        return InvalidArgumentError(Where(p) + ": expected one handle and one count a key, found " +
+                                    std::to_string(part.keys.size()) + " keys, " + std::to_string(part.handles.size()) +
+                                    " handles, " + std::to_string(part.counts.size()) + " counts");
       }
       if (part.generation != now) stale_ = true;
+      const uint64_t allocated = impl_.rows.allocated();
+      for (const uint32_t handle : part.handles) {
+        if ((handle & kCandidateBit) != 0 || handle < allocated || part.generation != now) continue;
+        return InvalidArgumentError(Where(p) + ": handle " + std::to_string(handle) + " names no row; the table has handed out " +
+                                    std::to_string(allocated));
+      }
       total += part.keys.size();
       gradients += part.dense ? part.keys.size() : part.index.size();
     }
@@ -447,9 +454,8 @@ class Updating {
     NewRows new_rows(&impl_, now);
     const uint32_t end = pending_begin_[shard_number + 1];
     for (uint32_t i = pending_begin_[shard_number]; i < end; ++i) {
-      if (i + 8 < end) {
-        const uint64_t hash = KeyHash(keys_[s.pending[i + 8]]);
-        __builtin_prefetch(shard.index.buckets() + HomeOfHash(hash, shard.index.bucket_count()), 1, 3);
+      if (i + kInsertAhead < end) {
+        shard.index.PrefetchForInsert(keys_[s.pending[i + kInsertAhead]]);
       }
       const uint32_t m = s.pending[i];
       const uint64_t key = keys_[m];
@@ -536,7 +542,8 @@ class Updating {
     uint64_t updated = 0, skipped = 0;
     const auto block_end = [end](uint32_t at) { return std::min<uint32_t>(at + kBlock, end); };
     uint32_t ahead = begin;
-    for (size_t b = 0; b < kRowLinesAhead && ahead < end; ++b, ahead = block_end(ahead)) PrefetchBlock(ahead, block_end(ahead), row_bytes);
+    for (size_t b = 0; b < kRowLinesAhead && ahead < end; ++b, ahead = block_end(ahead))
+      PrefetchBlock(ahead, block_end(ahead), row_bytes);
     for (uint32_t at = begin; at < end; at = block_end(at)) {
       if (ahead < end) {
         PrefetchBlock(ahead, block_end(ahead), row_bytes);
