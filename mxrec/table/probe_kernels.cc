@@ -25,22 +25,23 @@ HWY_INLINE const Bucket* BucketAt(const ProbeShard& shard, uint32_t at) {
   return reinterpret_cast<const Bucket*>(shard.segments[at >> BucketIndex::kSegmentShift]) + (at & BucketIndex::kSegmentMask);
 }
 
-// The place of the key in the bucket, or a number from count() on. Keys of unused places may match; they lie behind.
-HWY_INLINE uint32_t PlaceOf(const Bucket& bucket, uint64_t key) {
+// Bit p is set when place p of the bucket is used and holds the key. No branch: which place it is cannot be predicted.
+HWY_INLINE uint32_t PlacesOf(const Bucket& bucket, uint64_t key) {
+  uint32_t places = 0;
 #if HWY_TARGET != HWY_SCALAR
   const hn::CappedTag<uint64_t, 8> d;
   constexpr size_t kLanes = hn::MaxLanes(hn::CappedTag<uint64_t, 8>());
   if constexpr (kLanes >= 4) {
-    // Eight lanes cover the whole line; those behind the keys hold handles, and a chance match there is above any count.
-    const auto found = hn::FindFirstTrue(d, hn::Eq(hn::Load(d, bucket.keys), hn::Set(d, key)));
-    if constexpr (kLanes >= 8) return static_cast<uint32_t>(found);
-    const uint32_t last = bucket.keys[4] == key ? 4u : ~0u;
-    return found >= 0 ? static_cast<uint32_t>(found) : last;
+    // Eight lanes cover the whole line; those behind the keys hold handles, and the count cuts them off.
+    uint8_t bits[8];
+    hn::StoreMaskBits(d, hn::Eq(hn::Load(d, bucket.keys), hn::Set(d, key)), bits);
+    places = bits[0];
+    if constexpr (kLanes == 4) places |= static_cast<uint32_t>(bucket.keys[4] == key) << 4;
+    return places & ((1u << bucket.count()) - 1);
   }
 #endif
-  uint32_t place = ~0u;
-  for (uint32_t p = Bucket::kPlaces; p-- > 0;) place = bucket.keys[p] == key ? p : place;
-  return place;
+  for (uint32_t p = 0; p < Bucket::kPlaces; ++p) places |= static_cast<uint32_t>(bucket.keys[p] == key) << p;
+  return places & ((1u << bucket.count()) - 1);
 }
 
 // The whole search for one key, waiting for each line. For the few whose lines were not fetched in time.
@@ -51,8 +52,8 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static uint32_t SearchNow(const ProbeShard* shards
   uint32_t at = HomeOfHash(hash, shard.bucket_count);
   for (uint32_t read = 0; read < shard.bucket_count; ++read) {
     const Bucket& bucket = *BucketAt(shard, at);
-    const uint32_t place = PlaceOf(bucket, key);
-    if (place < bucket.count()) return bucket.handles[place];
+    const uint32_t places = PlacesOf(bucket, key);
+    if (places != 0) return bucket.handles[__builtin_ctz(places)];
     if (!bucket.overflow()) return BucketIndex::kAbsent;
     at = at + 1 == shard.bucket_count ? 0 : at + 1;
   }
@@ -75,9 +76,9 @@ class Prober {
   HWY_INLINE void Step(size_t i) {
     if (i + kBucketAhead < in_.count) Fetch(i + kBucketAhead);
     const Bucket* bucket = home_[i % kRing];
-    const uint32_t place = PlaceOf(*bucket, in_.keys[i]);
-    if (HWY_LIKELY(place < bucket->count())) {
-      Settle(i, bucket->handles[place]);
+    const uint32_t places = PlacesOf(*bucket, in_.keys[i]);
+    if (HWY_LIKELY(places != 0)) {
+      Settle(i, bucket->handles[__builtin_ctz(places)]);
     } else if (!bucket->overflow()) {
       Settle(i, BucketIndex::kAbsent);
     } else {
