@@ -5,7 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <iterator>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "mxrec/numeric/ulp.h"
@@ -106,6 +109,17 @@ TEST(ToleranceTest, ALoneNanIsBeyondEverything) {
   EXPECT_EQ(Compare(references, references, {}).max_ulp, 0u);
   EXPECT_EQ(DescribeDeviation(Compare(references, references, {}), references, references, {}),
             "0 of 2 beyond rtol 0, atol 0, 0 ulp: all equal");
+}
+
+TEST(ToleranceTest, TheDocsShowThisTable) {
+  std::ifstream file(std::string(MXREC_SOURCE_DIR) + "/docs/numerics.md");
+  ASSERT_TRUE(file.good());
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const std::string begin = "<!-- tolerances: begin -->\n";
+  const size_t at = text.find(begin), end = text.find("<!-- tolerances: end -->");
+  ASSERT_NE(at, std::string::npos);
+  ASSERT_NE(end, std::string::npos);
+  EXPECT_EQ(text.substr(at + begin.size(), end - at - begin.size()), DumpToleranceTable());
 }
 
 }  // namespace
