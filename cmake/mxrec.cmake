@@ -10,6 +10,9 @@ add_library(mxrec_options INTERFACE)
 target_compile_features(mxrec_options INTERFACE cxx_std_20)
 target_compile_options(mxrec_options INTERFACE -Wall -Wextra -Wno-unused-parameter -fvisibility=hidden
                        -ffp-contract=off -fno-math-errno)
+if(MXREC_WERROR)
+  target_compile_options(mxrec_options INTERFACE -Werror)
+endif()
 
 # Header-only libraries, needed to build ours but not to use them once installed.
 set(MXREC_BUILD_ONLY nlohmann_json::nlohmann_json)
