@@ -77,7 +77,8 @@ def main(argv: list[str]) -> int:
   listing = json.loads(ask(["ctest", "--test-dir", argv[1], "--show-only=json-v1"]))
   compile_commands = json.loads((pathlib.Path(argv[1]) / "compile_commands.json").read_text(encoding="utf-8"))
   known = files_that_ctest_runs(ROOT, listing["tests"], compile_commands)
-  nodes = ask([sys.executable, "-m", "pytest", "--collect-only", "-q"]).splitlines()
+  # Without the options of pyproject.toml: a second -q would print files instead of tests.
+  nodes = ask([sys.executable, "-m", "pytest", "-o", "addopts=", "--collect-only", "-q"]).splitlines()
   collected = {node.split("::")[0] for node in nodes if "::" in node}
   problems = orphans(cpp, known, python, collected)
   for problem in problems:

@@ -98,7 +98,7 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
       const auto wanted = [present](int s) { return (present >> s & 1) != 0; };
       ShardLocks<false, decltype(wanted)> locks(&impl.shards, group.first_shard, group.last_shard, wanted);
       ProbeShard views[kShardCount];
-      impl.View(views, group.first_shard, group.last_shard);
+      impl.View(views, group.first_shard, group.last_shard, wanted);
       const ProbeInput probe = impl.Probe(views, keys, count);
       if (rows != nullptr) {
         special_count = ProbeAndGather(probe, rows, handles, special);
@@ -157,7 +157,7 @@ void Table::Find(std::span<const uint64_t> keys, float* values, bool* found, Exe
     const auto wanted = [](int) { return true; };
     ShardLocks<false, decltype(wanted)> locks(&impl.shards, 0, kShardCount, wanted);
     ProbeShard views[kShardCount];
-    impl.View(views, 0, kShardCount);
+    impl.View(views, 0, kShardCount, wanted);
     const ProbeInput probe = impl.Probe(views, keys.data() + begin, count);
     if (values == nullptr) {
       ProbeHandles(probe, handles);

@@ -114,8 +114,12 @@ struct Table::Impl {
   ProbeInput Probe(const ProbeShard* views, const uint64_t* keys, size_t count) const {
     return {views, keys, count, rows.directory(), rows.shift(), rows.stride_bytes(), options.dim};
   }
-  void View(ProbeShard* views, int first, int last) const {
-    for (int s = first; s < last; ++s) views[s] = {shards[s].index.segments(), shards[s].index.bucket_count()};
+  // Views of the shards for which wanted(shard) holds: those whose lock the caller has (or, for the writer, any).
+  template <typename Wanted>
+  void View(ProbeShard* views, int first, int last, Wanted wanted) const {
+    for (int s = first; s < last; ++s) {
+      if (wanted(s)) views[s] = {shards[s].index.segments(), shards[s].index.bucket_count()};
+    }
   }
   // Bytes in live use, index, rows, candidates, if rows were laid out like `as`.
   uint64_t BytesInUse(const RowLayout& as) const {

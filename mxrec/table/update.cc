@@ -355,7 +355,7 @@ class Updating {
       const uint32_t* list = pending + pending_begin_[shard];
       for (uint32_t i = 0; i < count; ++i) keys[i] = keys_[list[i]];
       ProbeShard views[kShardCount];
-      impl_.View(views, static_cast<int>(shard), static_cast<int>(shard) + 1);
+      impl_.View(views, static_cast<int>(shard), static_cast<int>(shard) + 1, [](int) { return true; });
       ProbeHandles(impl_.Probe(views, keys.data(), count), found.data());
       for (uint32_t i = 0; i < count; ++i) {
         const uint32_t m = list[i];
@@ -536,6 +536,7 @@ class Updating {
     const RowLayout& layout = impl_.layout;
     const size_t row_bytes = layout.stride_bytes();
     const bool metadata = layout.has_counts || layout.has_times;
+    if (gradient_count_ == 0 && !metadata) return;  // an insert without values: nothing to touch again
     const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(options_.now_ms, 0));
     float* rows[kBlock];
     const float* grads[kBlock];
