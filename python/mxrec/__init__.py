@@ -7,20 +7,18 @@
 Importing needs TensorFlow and the op library; ImportError says what is missing. Nothing of TensorFlow is changed.
 """
 
-from mxrec import _loader  # first: its ImportError is the clearest
-from mxrec import testing
+from mxrec import (
+  _loader,  # first: its ImportError is the clearest
+  testing,
+)
 from mxrec._minimize import minimize
 from mxrec._version import __version__
 from mxrec.adamw import AdamWOptimizer
 from mxrec.config import init
-from mxrec.lookup import embedding_lookup
-from mxrec.lookup import get_sparse_embedding
+from mxrec.lookup import embedding_lookup, get_sparse_embedding
 from mxrec.saveable import save_with_tf_saver
 from mxrec.saver import EmbeddingTableSaver
-from mxrec.table import EmbeddingTable
-from mxrec.table import get_embedding_table
-from mxrec.table import get_existing_tables
-from mxrec.table import get_init_hashtable_op
+from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op
 
 __all__ = [
     "AdamWOptimizer",

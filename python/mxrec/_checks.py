@@ -13,8 +13,7 @@ import warnings
 
 import tensorflow as tf
 
-from mxrec import _graph
-from mxrec import saveable
+from mxrec import _graph, saveable
 
 _STOCK_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply[A-Z].*")
 

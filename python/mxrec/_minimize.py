@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _validate
-from mxrec import adamw
+from mxrec import _validate, adamw
 from mxrec import optimizer as optimizer_lib
 
 _train = tf.compat.v1.train

@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _validate
-from mxrec import optimizer
+from mxrec import _validate, optimizer
 
 INITIAL_STATES = ("zeros", "original")
 

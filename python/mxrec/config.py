@@ -13,7 +13,7 @@ import stat
 import tomllib
 from typing import Any
 
-from mxrec import _validate
+from mxrec import _loader, _validate
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_FILE_BYTES = 1 << 40
@@ -148,6 +148,7 @@ def init(toml_path: str | os.PathLike[str] | None = None) -> None:
     if not config.use_ranktable:
       _export_cm_variables(section)
   logging.getLogger("mxrec").setLevel(config.log_level)
+  _loader.c_library().mxrec_set_log_level(config.log_level.encode())  # the engine's own messages
   os.environ.setdefault("ASCEND_DEVICE_ID", "0")
   _config = config
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import init_ops
-from tensorflow.python.ops import init_ops_v2
+from tensorflow.python.ops import init_ops, init_ops_v2
 
 _NAMES = {
     "Zeros": "zeros",

@@ -8,9 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from mxrec import _graph
-from mxrec import _loader
-from mxrec import _validate
+from mxrec import _graph, _loader, _validate
 from mxrec import table as table_lib
 
 for _op in ("MxrecTable", "MxrecTableReset", "MxrecLookup", "MxrecApply", "MxrecTableSize", "MxrecTableStats", "MxrecTableFind",

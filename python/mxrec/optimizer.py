@@ -7,13 +7,13 @@ all its lookups and updates each row once.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable
+from collections.abc import Iterable
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from mxrec import _graph
-from mxrec import _loader
+from mxrec import _graph, _loader
 from mxrec import table as table_lib
 
 

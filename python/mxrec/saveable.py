@@ -9,14 +9,13 @@ Saver to be imported: without one, import_meta_graph makes a Saver of its own be
 from __future__ import annotations
 
 import itertools
-from typing import Any
 import warnings
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.training.saving import saveable_object
 
-from mxrec import _loader
-from mxrec import _validate
+from mxrec import _loader, _validate
 
 _default_enabled = True
 

@@ -11,11 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mxrec import _checks
-from mxrec import _graph
-from mxrec import _loader
-from mxrec import _session
-from mxrec import _validate
+from mxrec import _checks, _graph, _loader, _session, _validate
 from mxrec import table as table_lib
 
 

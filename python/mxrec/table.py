@@ -8,13 +8,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mxrec import _checks
-from mxrec import _graph
-from mxrec import _session
-from mxrec import _validate
+from mxrec import _checks, _graph, _session, _validate, initializers, saveable
 from mxrec import config as config_lib
-from mxrec import initializers
-from mxrec import saveable
 from mxrec._table_ops import TableOps
 
 _ARGUMENTS = {  # field of the table's config -> the argument it came from

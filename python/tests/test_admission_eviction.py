@@ -1,10 +1,10 @@
 """Which ids get a row, and when they lose it. The clock is ours."""
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 

@@ -1,10 +1,10 @@
 """Every argument of the public functions: types, ranges, texts."""
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 

@@ -2,9 +2,11 @@
 
 import os
 
+import helpers
 import pytest
+import tensorflow.compat.v1 as tf
 
-from mxrec import config
+from mxrec import _loader, config
 
 SMALLEST = '[mxrec]\nlog_level = "INFO"\nuse_ranktable = false\n'
 
@@ -145,3 +147,25 @@ def test_several_ranks_are_refused_rather_than_trained_apart(monkeypatch):
     config.init()
   with pytest.raises(RuntimeError, match="one process"):
     config.require_one_rank()
+
+
+def test_the_log_level_holds_for_the_engine_too(tmp_path, capfd):
+  text = SMALLEST.replace("INFO", "CRITICAL")
+  try:
+    config.init(write(tmp_path, text))
+    assert nan_warning(capfd) == ""
+    config._config = None
+    config.init(write(tmp_path, SMALLEST, name="info.toml"))
+    assert "NaN" in nan_warning(capfd)
+  finally:
+    _loader.c_library().mxrec_set_log_level(b"INFO")
+
+
+def nan_warning(capfd):
+  """What the engine says about a NaN row, on a table of its own."""
+  with tf.Graph().as_default(), tf.Session() as sess:
+    emb_table = helpers.table()
+    model = helpers.SumModel(emb_table, tf.train.GradientDescentOptimizer(0.1))
+    capfd.readouterr()
+    model.step(sess, [1], scale=float("nan"))
+    return "".join(line for line in capfd.readouterr().err.splitlines() if "NaN" in line)

@@ -1,10 +1,10 @@
 """Loops, branches, functions: evaluation works everywhere, training where it can be right, else it is refused."""
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 SGD = tf.train.GradientDescentOptimizer(1.0)

@@ -1,11 +1,11 @@
 """Initializer objects of every TensorFlow generation."""
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 from mxrec import initializers
 

@@ -64,7 +64,7 @@ def test_messages_of_the_dynamic_linker_become_advice(tmp_path):
 
 
 def test_importing_changes_nothing_in_tensorflow():
-  from tensorflow.python.training import optimizer
   import tensorflow.compat.v1 as tf
+  from tensorflow.python.training import optimizer
   for thing in (optimizer._TensorProcessor.update_op, tf.train.Saver.save, tf.Session.run, tf.gradients, tf.Graph.finalize):
     assert thing.__module__.split(".")[0] == "tensorflow"

@@ -1,10 +1,10 @@
 """Lookups: shapes, id types, every id an ordinary id, and that a lookup never changes a table."""
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 INT64 = np.iinfo(np.int64)

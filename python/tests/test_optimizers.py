@@ -1,11 +1,14 @@
 """Optimizers: the formulas, agreement with TensorFlow's own, one state per table."""
 
+import ctypes
+
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
+from mxrec import _loader
 
 GRADIENTS = (0.5, -0.25, 0.125)
 
@@ -70,13 +73,20 @@ class Pair:
     return sess.run(self.variable), self.emb_table.lookup_numpy(np.arange(self.ROWS), sess)
 
 
-@pytest.mark.parametrize("kind, batches, tolerance", [
-    ("sgd", "distinct", 0.0),  # the same operations: equal bits
-    ("sgd", "random", 2e-6),  # TensorFlow subtracts once per occurrence, we sum them first
-    ("adagrad", "random", 2e-6),
-    ("adam", "every row", 2e-6),  # TensorFlow's Adam moves every row at every step, ours the rows of the step
+def tolerance_of(subject):
+  """(rtol, atol) of the one tolerance table, mxrec/numeric/tolerance.cc."""
+  rtol, atol, ulp = ctypes.c_double(), ctypes.c_double(), ctypes.c_int64()
+  assert _loader.c_library().mxrec_tolerance(subject.encode(), ctypes.byref(rtol), ctypes.byref(atol), ctypes.byref(ulp)) == 0
+  return rtol.value, atol.value
+
+
+@pytest.mark.parametrize("kind, batches, equal_bits", [
+    ("sgd", "distinct", True),  # the same operations
+    ("sgd", "random", False),  # TensorFlow subtracts once per occurrence, we sum them first
+    ("adagrad", "random", False),
+    ("adam", "every row", False),  # TensorFlow's Adam moves every row at every step, ours the rows of the step
 ])
-def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind, batches, tolerance, sess):
+def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind, batches, equal_bits, sess):
   make = {
       "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
       "adagrad": lambda: tf.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3),
@@ -94,10 +104,11 @@ def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind
   theirs, ours = pair.run(sess, [batch() for _ in range(100)])
   worst = np.max(np.abs(theirs - ours))
   print(f"{kind}, {batches}: worst difference {worst:.3g}")
-  if tolerance == 0.0:
+  if equal_bits:
     np.testing.assert_array_equal(theirs, ours)
   else:
-    np.testing.assert_allclose(ours, theirs, atol=tolerance, rtol=1e-5)
+    rtol, atol = tolerance_of(kind)
+    np.testing.assert_allclose(ours, theirs, atol=atol, rtol=rtol)
 
 
 def test_d_15_lazy_adam_two_rows_on_alternate_steps_by_hand(sess):

@@ -2,11 +2,11 @@
 
 import pathlib
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / "shared" / "data"

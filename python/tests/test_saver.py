@@ -5,11 +5,11 @@ import os
 import pathlib
 import stat
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 

@@ -5,11 +5,11 @@ import os
 import threading
 import weakref
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 

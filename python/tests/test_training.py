@@ -1,10 +1,10 @@
 """Whole models: they learn, and as a tf.Variable would."""
 
+import helpers
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 
 

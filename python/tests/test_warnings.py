@@ -2,10 +2,10 @@
 
 import warnings
 
+import helpers
 import pytest
 import tensorflow.compat.v1 as tf
 
-import helpers
 import mxrec
 from mxrec import _checks
 

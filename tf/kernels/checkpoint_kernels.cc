@@ -21,6 +21,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/progress_line.h"
 #include "tf/kernels/side_file.h"
 #include "tf/kernels/table_resource.h"
 
@@ -87,7 +88,11 @@ class FileOp : public AsyncOpKernel {
         PoolExecutor executor(ctx);
         CheckpointIo io;
         io.executor = &executor;
-        io.progress = [&watch](uint64_t, uint64_t) { return !watch.cancelled(); };
+        ProgressLine line(name());
+        io.progress = [&watch, &line](uint64_t done_bytes, uint64_t total_bytes) {
+          line.Show(done_bytes, total_bytes);
+          return !watch.cancelled();
+        };
         TfStatus status = watch.cancelled() ? ToTf(CancelledError(name() + ": the run was cancelled")) : Run(ctx, io, *tables);
         if (!status.ok()) ctx->SetStatus(status);
       }
