@@ -15,9 +15,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUICK = {
-    "table_bench": ["--keys", "1000000", "--repeats", "3", "--batches", "8"],
-    "memory_bench": ["--keys", "1000000"],
-    "checkpoint_bench": ["--keys", "1000000", "--repeats", "3"],
+  "table_bench": ["--keys", "1000000", "--repeats", "3", "--batches", "8"],
+  "memory_bench": ["--keys", "1000000"],
+  "checkpoint_bench": ["--keys", "1000000", "--repeats", "3"],
 }
 START = """
 import time
@@ -29,42 +29,43 @@ print(time.perf_counter() - begin)
 
 
 def start_up(repeats):
-    """Median seconds of `import mxrec` after `import tensorflow`, over fresh processes."""
-    env = {"PYTHONPATH": str(ROOT / "python"), "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "/usr/bin:/bin"}
-    seconds = []
-    for _ in range(repeats):
-        out = subprocess.run([sys.executable, "-c", START], env=env, capture_output=True, text=True, check=True, timeout=120)
-        seconds.append(float(out.stdout.split()[-1]))
-    figure = statistics.median(seconds)
-    print(f"{'import mxrec beyond import tensorflow, seconds':<72} {figure:8.3f}  <=  0.300  {'met' if figure <= 0.3 else 'MISSED'}")
-    return {"subject": "start", "rows": [{"what": "import mxrec, seconds", "figure": figure, "bar": 0.3, "met": figure <= 0.3}]}
+  """Median seconds of `import mxrec` after `import tensorflow`, over fresh processes."""
+  env = {"PYTHONPATH": str(ROOT / "python"), "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": "/usr/bin:/bin"}
+  seconds = []
+  for _ in range(repeats):
+    out = subprocess.run([sys.executable, "-c", START], env=env, capture_output=True, text=True, check=True, timeout=120)
+    seconds.append(float(out.stdout.split()[-1]))
+  figure = statistics.median(seconds)
+  print(f"{'import mxrec beyond import tensorflow, seconds':<72} {figure:8.3f}  <=  0.300  {'met' if figure <= 0.3 else 'MISSED'}")
+  return {"subject": "start", "rows": [{"what": "import mxrec, seconds", "figure": figure, "bar": 0.3, "met": figure <= 0.3}]}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder that holds the programs")
-    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the JSON files")
-    parser.add_argument("--quick", action="store_true", help="small tables, few turns: a check that everything runs")
-    parser.add_argument("--only", nargs="*", default=None, help="names: table_bench memory_bench checkpoint_bench start")
-    args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    results = []
-    for name, quick in QUICK.items():
-        if args.only is not None and name not in args.only:
-            continue
-        print(f"== {name}", flush=True)
-        file = args.out / f"{name}.json"
-        subprocess.run([args.build / name, "--json", file, *(quick if args.quick else [])], check=True)
-        results.append(json.loads(file.read_text()))
-    if args.only is None or "start" in args.only:
-        print("== start", flush=True)
-        results.append(start_up(3 if args.quick else 5))
-    (args.out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-    missed = [row["what"] for result in results for row in result["rows"] if row.get("met") is False]
-    print(f"figures: {args.out / 'bench.json'}; bars missed: {len(missed)}")
-    for what in missed:
-        print(f"  missed: {what}")
+  """Runs what was asked for and writes the figures."""
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder that holds the programs")
+  parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the JSON files")
+  parser.add_argument("--quick", action="store_true", help="small tables, few turns: a check that everything runs")
+  parser.add_argument("--only", nargs="*", default=None, help="names: table_bench memory_bench checkpoint_bench start")
+  args = parser.parse_args()
+  args.out.mkdir(parents=True, exist_ok=True)
+  results = []
+  for name, quick in QUICK.items():
+    if args.only is not None and name not in args.only:
+      continue
+    print(f"== {name}", flush=True)
+    file = args.out / f"{name}.json"
+    subprocess.run([args.build / name, "--json", file, *(quick if args.quick else [])], check=True)
+    results.append(json.loads(file.read_text()))
+  if args.only is None or "start" in args.only:
+    print("== start", flush=True)
+    results.append(start_up(3 if args.quick else 5))
+  (args.out / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+  missed = [row["what"] for result in results for row in result["rows"] if row.get("met") is False]
+  print(f"figures: {args.out / 'bench.json'}; bars missed: {len(missed)}")
+  for what in missed:
+    print(f"  missed: {what}")
 
 
 if __name__ == "__main__":
-    main()
+  main()

@@ -30,8 +30,12 @@ int main() {
       gradient[i] = 2 * (expanded[i] - 1);
       loss += (expanded[i] - 1) * (expanded[i] - 1);
     }
-    mxrec::UpdatePart part{.keys = {keys.data(), unique}, .handles = {handles.data(), unique}, .generation = generation,
-                           .first_rows = rows.data(), .index = inverse, .values = gradient.data()};
+    mxrec::UpdatePart part{.keys = {keys.data(), unique},
+                           .handles = {handles.data(), unique},
+                           .generation = generation,
+                           .first_rows = rows.data(),
+                           .index = inverse,
+                           .values = gradient.data()};
     const float learning_rate = 0.1f;
     if (status.ok()) status = table->Apply(*sgd, {&learning_rate, 1}, {&part, 1}, &executor);
     if (!status.ok()) return std::fprintf(stderr, "%s\n", status.ToString().c_str()), 1;

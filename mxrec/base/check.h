@@ -29,7 +29,7 @@ struct CheckVoidify {
 
 }  // namespace mxrec::internal
 
-#define MXREC_CHECK(condition)   \
+#define MXREC_CHECK(condition)       \
   (condition) ? static_cast<void>(0) \
               : ::mxrec::internal::CheckVoidify() & ::mxrec::internal::CheckFailure(__FILE__, __LINE__, #condition)
 

@@ -66,9 +66,9 @@ struct LogVoidify {
 #define MXREC_LOG_LEVEL_ERROR_ ::mxrec::LogLevel::kError
 #define MXREC_LOG_LEVEL_CRITICAL_ ::mxrec::LogLevel::kCritical
 
-#define MXREC_LOG(level)                                           \
-  (MXREC_LOG_LEVEL_##level##_ < ::mxrec::GetLogLevel())            \
-      ? static_cast<void>(0)                                       \
+#define MXREC_LOG(level)                                \
+  (MXREC_LOG_LEVEL_##level##_ < ::mxrec::GetLogLevel()) \
+      ? static_cast<void>(0)                            \
       : ::mxrec::internal::LogVoidify() & ::mxrec::internal::LogLine(MXREC_LOG_LEVEL_##level##_, __FILE__, __LINE__)
 
 #endif  // MXREC_BASE_LOG_H_

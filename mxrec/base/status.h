@@ -122,8 +122,8 @@ class [[nodiscard]] Result {
 
 }  // namespace mxrec
 
-#define MXREC_RETURN_IF_ERROR(expr)                      \
-  do {                                                   \
+#define MXREC_RETURN_IF_ERROR(expr)                                                        \
+  do {                                                                                     \
     if (::mxrec::Status mxrec_status_ = (expr); !mxrec_status_.ok()) return mxrec_status_; \
   } while (false)
 

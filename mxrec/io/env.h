@@ -49,9 +49,9 @@ class Env {
   virtual Status Rename(const std::string& from, const std::string& to) = 0;  // atomic, replaces a file
   virtual Status Link(const std::string& from, const std::string& to) = 0;    // hard link; kAlreadyExists
   virtual Status RemoveFile(const std::string& path) = 0;
-  virtual Status CreateDirs(const std::string& path) = 0;  // with parents; fine when it exists
-  virtual Status RemoveDir(const std::string& path) = 0;   // empty ones only
-  virtual Status SyncDir(const std::string& path) = 0;     // names reach the disk
+  virtual Status CreateDirs(const std::string& path) = 0;                         // with parents; fine when it exists
+  virtual Status RemoveDir(const std::string& path) = 0;                          // empty ones only
+  virtual Status SyncDir(const std::string& path) = 0;                            // names reach the disk
   virtual Result<std::vector<std::string>> ListDir(const std::string& path) = 0;  // names, sorted, without . and ..
   virtual bool FileExists(const std::string& path) = 0;
   virtual Result<uint64_t> FileSize(const std::string& path) = 0;

@@ -12,8 +12,9 @@ namespace mxrec {
 
 namespace internal {
 template <typename T>
-using BitsOf = std::conditional_t<sizeof(T) == 8, uint64_t,
-                                  std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
+using BitsOf =
+    std::conditional_t<sizeof(T) == 8, uint64_t,
+                       std::conditional_t<sizeof(T) == 4, uint32_t, std::conditional_t<sizeof(T) == 2, uint16_t, uint8_t>>>;
 
 template <typename Bits>
 constexpr Bits SwapUnlessLittle(Bits bits) {

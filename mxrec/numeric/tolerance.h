@@ -41,11 +41,11 @@ bool WithinTolerance(double value, double reference, const Tolerance& tolerance)
 
 // How far two arrays are apart.
 struct Deviation {
-  double max_abs = 0;        // infinity when a NaN or infinity stands alone
-  double max_rel = 0;        // |difference| / |reference|, over references other than 0
+  double max_abs = 0;  // infinity when a NaN or infinity stands alone
+  double max_rel = 0;  // |difference| / |reference|, over references other than 0
   uint64_t max_ulp = 0;
-  size_t worst_index = 0;    // first element that is farthest beyond its tolerance, else with the largest |difference|
-  size_t beyond = 0;         // elements out of tolerance
+  size_t worst_index = 0;  // first element that is farthest beyond its tolerance, else with the largest |difference|
+  size_t beyond = 0;       // elements out of tolerance
   bool within() const { return beyond == 0; }
 };
 // Both of the same length (checked).

@@ -8,7 +8,7 @@ Importing needs TensorFlow and the op library; ImportError says what is missing.
 """
 
 from mxrec import (
-  _loader,  # first: its ImportError is the clearest
+  _loader,  # noqa: F401 - first: its ImportError is the clearest
   testing,
 )
 from mxrec._minimize import minimize
@@ -21,20 +21,20 @@ from mxrec.saver import EmbeddingTableSaver
 from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op
 
 __all__ = [
-    "AdamWOptimizer",
-    "EmbeddingTable",
-    "EmbeddingTableSaver",
-    "__version__",
-    "embedding_lookup",
-    "get_embedding_table",
-    "get_existing_tables",
-    "get_init_hashtable_op",
-    "get_sparse_embedding",
-    "init",
-    "minimize",
-    "save_with_tf_saver",
-    "testing",
-    "version",
+  "AdamWOptimizer",
+  "EmbeddingTable",
+  "EmbeddingTableSaver",
+  "__version__",
+  "embedding_lookup",
+  "get_embedding_table",
+  "get_existing_tables",
+  "get_init_hashtable_op",
+  "get_sparse_embedding",
+  "init",
+  "minimize",
+  "save_with_tf_saver",
+  "testing",
+  "version",
 ]
 
 

@@ -27,8 +27,7 @@ def _warn(registry: _graph.Registry, kind: str, table: str, text: str) -> None:
 def untrained_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
   """Tables whose training lookups feed a variable update of TensorFlow's, while no op updates the table."""
   open_lookups = [
-      record for record in registry.lookups
-      if record.training and record.graph is graph and record.table.name not in registry.trained
+    record for record in registry.lookups if record.training and record.graph is graph and record.table.name not in registry.trained
   ]
   if not open_lookups:
     return []
@@ -47,8 +46,9 @@ def unsaved_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
     return []
   saved = {op.inputs[0].op.name for op in operations if op.type == "MxrecSaverSave"}
   return [
-      name for name, table in registry.tables.items()
-      if saveable.takes_part(table) and table.handle.op.name not in saved and name not in registry.own_saver
+    name
+    for name, table in registry.tables.items()
+    if saveable.takes_part(table) and table.handle.op.name not in saved and name not in registry.own_saver
   ]
 
 
@@ -60,17 +60,25 @@ def run(graph: tf.Graph, savers: bool = False) -> None:
     return
   registry.checked[savers] = graph.version
   for name in untrained_tables(graph, registry):
-    _warn(registry, "untrained", name,
-          f"table '{name}' is not trained: the graph updates variables with gradients of a loss that looks ids up in it, but no "
-          "mxrec optimizer updates the table. Use mxrec.minimize(loss, optimizer), or apply gradients of "
-          "mxrec.get_sparse_embedding() with an mxrec optimizer, or say training=False in the lookup")
+    _warn(
+      registry,
+      "untrained",
+      name,
+      f"table '{name}' is not trained: the graph updates variables with gradients of a loss that looks ids up in it, but no "
+      "mxrec optimizer updates the table. Use mxrec.minimize(loss, optimizer), or apply gradients of "
+      "mxrec.get_sparse_embedding() with an mxrec optimizer, or say training=False in the lookup",
+    )
   if not savers:
     return
   for name in unsaved_tables(graph, registry):
-    _warn(registry, "unsaved", name,
-          f"table '{name}' is not saved: the graph's tf.train.Saver misses it (it was made before the table, or from a list of "
-          "variables). Make the Saver after the tables and without a list, or use mxrec.EmbeddingTableSaver, or say "
-          "save_with_tf_saver=False")
+    _warn(
+      registry,
+      "unsaved",
+      name,
+      f"table '{name}' is not saved: the graph's tf.train.Saver misses it (it was made before the table, or from a list of "
+      "variables). Make the Saver after the tables and without a list, or use mxrec.EmbeddingTableSaver, or say "
+      "save_with_tf_saver=False",
+    )
 
 
 @atexit.register

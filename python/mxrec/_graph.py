@@ -114,8 +114,9 @@ def outermost() -> Iterator[tf.Graph]:
   """Ops made within go to the outermost graph, outside of loops, branches, control dependencies. RuntimeError in eager mode."""
   with tf.init_scope():
     if tf.executing_eagerly():
-      raise RuntimeError("mxrec tables need graph mode: call tf.compat.v1.disable_v2_behavior() first, or work under "
-                         "`with tf.Graph().as_default():`")
+      raise RuntimeError(
+        "mxrec tables need graph mode: call tf.compat.v1.disable_v2_behavior() first, or work under `with tf.Graph().as_default():`"
+      )
     yield tf.compat.v1.get_default_graph()
 
 

@@ -31,8 +31,10 @@ def import_tensorflow() -> types.ModuleType:
   try:
     import tensorflow as tf
   except ImportError as error:
-    raise ImportError(f"mxrec needs TensorFlow {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, which cannot be imported "
-                      f"({error}). Run: {PIP_LINE}") from error
+    raise ImportError(
+      f"mxrec needs TensorFlow {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, which cannot be imported "
+      f"({error}). Run: {PIP_LINE}"
+    ) from error
   found = str(getattr(tf, "__version__", "unknown"))
   if not OLDEST <= _version_pair(found) <= NEWEST:
     raise ImportError(f"mxrec needs TensorFlow {OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}, found {found}. Run: {PIP_LINE}")
@@ -55,11 +57,15 @@ def explain_load_failure(path: pathlib.Path, text: str, tensorflow_version: str)
   """One message for what the dynamic linker said about `path`."""
   if "cannot open shared object file" in text:
     needed = text.split(": cannot open shared object file", maxsplit=1)[0].strip().split()[-1]
-    return (f"mxrec's op library {path} needs the shared library {needed}, which this system does not have: install the system "
-            f"package that brings it, or install the wheel, which carries its libraries ({text.strip()})")
+    return (
+      f"mxrec's op library {path} needs the shared library {needed}, which this system does not have: install the system "
+      f"package that brings it, or install the wheel, which carries its libraries ({text.strip()})"
+    )
   if "undefined symbol" in text or "version `" in text:
-    return (f"mxrec's op library {path} was built for another TensorFlow than the one found, {tensorflow_version}: rebuild it, or "
-            f"run: {PIP_LINE} ({text.strip()})")
+    return (
+      f"mxrec's op library {path} was built for another TensorFlow than the one found, {tensorflow_version}: rebuild it, or "
+      f"run: {PIP_LINE} ({text.strip()})"
+    )
   return f"mxrec's op library {path} cannot be loaded: {text.strip()}; {BUILD_LINE}"
 
 

@@ -19,12 +19,15 @@ def row_rule(optimizer: Any) -> optimizer_lib.RowRule:
   if type(optimizer) is _train.GradientDescentOptimizer:
     return optimizer_lib.RowRule("sgd", (optimizer._learning_rate,))
   if type(optimizer) is _train.AdagradOptimizer:
-    return optimizer_lib.RowRule("adagrad", (optimizer._learning_rate,),
-                                 (("initial_accumulator_value", float(optimizer._initial_accumulator_value)),))
+    return optimizer_lib.RowRule(
+      "adagrad", (optimizer._learning_rate,), (("initial_accumulator_value", float(optimizer._initial_accumulator_value)),)
+    )
   if type(optimizer) is _train.AdamOptimizer:
     return optimizer_lib.RowRule("adam", (optimizer._lr, optimizer._beta1, optimizer._beta2, optimizer._epsilon))
-  raise ValueError("optimizer must be a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object, or "
-                   f"an mxrec.AdamWOptimizer: got {type(optimizer).__name__}")
+  raise ValueError(
+    "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object, or "
+    f"an mxrec.AdamWOptimizer: got {type(optimizer).__name__}"
+  )
 
 
 def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tensor]:
@@ -64,8 +67,11 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
   """
   if not isinstance(loss, tf.Tensor):
     raise ValueError(f"loss must be a tensor: got {type(loss).__name__}")
-  if clip_norm is not None and not _validate.is_tensor(clip_norm) and not (
-      isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool) and 0 < clip_norm < float("inf")):
+  if (
+    clip_norm is not None
+    and not _validate.is_tensor(clip_norm)
+    and not (isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool) and 0 < clip_norm < float("inf"))
+  ):
     raise ValueError(f"clip_norm must be a number above 0 or a scalar tensor: got {clip_norm!r}")
   rule = row_rule(optimizer)
   rows = optimizer_lib.rows_behind(loss)
@@ -73,14 +79,16 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
   if not rows and not variables:
     raise ValueError("No variables to optimize: the loss depends on no table, and there is no trainable variable")
   pairs = optimizer.compute_gradients(loss, variables + rows)
-  dense = [(gradient, variable) for gradient, variable in pairs[:len(variables)] if gradient is not None]
-  row_pairs = [pair for pair in pairs[len(variables):] if pair[0] is not None]
+  dense = [(gradient, variable) for gradient, variable in pairs[: len(variables)] if gradient is not None]
+  row_pairs = [pair for pair in pairs[len(variables) :] if pair[0] is not None]
   if not dense and not row_pairs:
     raise ValueError("No gradients provided: the loss depends on no table and no trainable variable")
   if dense and isinstance(optimizer, adamw.AdamWOptimizer):
-    raise NotImplementedError(f"AdamWOptimizer updates tables only, and the loss depends on {len(dense)} trainable variables "
-                              f"(first: {dense[0][1].name}): train those with a TensorFlow optimizer's minimize, the tables with "
-                              "this one's")
+    raise NotImplementedError(
+      f"AdamWOptimizer updates tables only, and the loss depends on {len(dense)} trainable variables "
+      f"(first: {dense[0][1].name}): train those with a TensorFlow optimizer's minimize, the tables with "
+      "this one's"
+    )
   tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
   if clip_norm is not None:
     dense, tables = _clip(dense, tables, clip_norm)
@@ -95,8 +103,10 @@ def _clip(dense: list[Any], tables: list[optimizer_lib.RowGradient], clip_norm: 
   norm = tf.linalg.global_norm([_summed_dense(gradient) for gradient, _ in dense] + _true_norm_parts(tables))
   gradients = [gradient for gradient, _ in dense] + [part.gradient for part in tables]
   clipped, _ = tf.clip_by_global_norm(gradients, tf.cast(clip_norm, tf.float32), use_norm=norm)
-  return ([(gradient, variable) for gradient, (_, variable) in zip(clipped, dense)],
-          [optimizer_lib.RowGradient(part.record, gradient) for gradient, part in zip(clipped[len(dense):], tables)])
+  return (
+    [(gradient, variable) for gradient, (_, variable) in zip(clipped, dense)],
+    [optimizer_lib.RowGradient(part.record, gradient) for gradient, part in zip(clipped[len(dense) :], tables)],
+  )
 
 
 def _summed_dense(gradient: Any) -> tf.Tensor:

@@ -14,8 +14,9 @@ def resolve(session: Any) -> Any:
   if session is None:
     session = tf.compat.v1.get_default_session()
     if session is None:
-      raise ValueError("no session given, and there is no default session (a MonitoredSession does not make itself the default): "
-                       "pass session=")
+      raise ValueError(
+        "no session given, and there is no default session (a MonitoredSession does not make itself the default): pass session="
+      )
   if not isinstance(session, (session_lib.SessionInterface, monitored_session._MonitoredSession)):
     raise ValueError(f"session must be a tf.compat.v1.Session or MonitoredSession: got {type(session).__name__}")
   return session

@@ -11,17 +11,17 @@ import tensorflow as tf
 from mxrec import _loader
 
 _TENSORS = {  # field -> name below the handle op's name
-    "keys": "keys:0",
-    "new_values": "new_values:0",
-    "size": "size:0",
-    "stats": "stats:0",
-    "values": "find:0",
-    "found": "find:1",
-    "exported_keys": "export:0",
-    "exported_values": "export:1",
-    "inserted": "insert:0",
-    "erased": "erase:0",
-    "evicted": "evict:0",
+  "keys": "keys:0",
+  "new_values": "new_values:0",
+  "size": "size:0",
+  "stats": "stats:0",
+  "values": "find:0",
+  "found": "find:1",
+  "exported_keys": "export:0",
+  "exported_values": "export:1",
+  "inserted": "insert:0",
+  "erased": "erase:0",
+  "evicted": "evict:0",
 }
 
 

@@ -79,16 +79,18 @@ def dimension(value: Any, allow_large: bool) -> int:
   """1..512, or up to 65,536 where `allow_large`."""
   integer("dimension", value, 1, MAX_LARGE_DIMENSION)
   if not allow_large and value > MAX_DIMENSION:
-    raise ValueError(f"dimension is bigger than {MAX_DIMENSION}: got {value} (allow_large_dimension=True lifts the limit to "
-                     f"{MAX_LARGE_DIMENSION})")
+    raise ValueError(
+      f"dimension is bigger than {MAX_DIMENSION}: got {value} (allow_large_dimension=True lifts the limit to {MAX_LARGE_DIMENSION})"
+    )
   return int(value)
 
 
 def vocabulary(value: Any) -> int:
   """1..10^9 rows."""
   if not isinstance(value, (bool, np.bool_)) and isinstance(value, numbers.Integral) and value == 0:
-    raise ValueError("device_vocabulary_size is 0: rows live in device memory only, there is no other storage to hold them; give "
-                     "at least 1")
+    raise ValueError(
+      "device_vocabulary_size is 0: rows live in device memory only, there is no other storage to hold them; give at least 1"
+    )
   return integer("device_vocabulary_size", value, 1, MAX_VOCABULARY)
 
 
@@ -104,7 +106,7 @@ def dtype(label: str, value: Any, only: tf.DType) -> tf.DType:
 
 
 def distribution_strategy(value: Any) -> str:
-  """"MP": rows are shared out over the ranks by id."""
+  """ "MP": rows are shared out over the ranks by id."""
   if value == "DP" and isinstance(value, str):
     raise ValueError('distribution_strategy "DP" (every rank holds the whole table) is not supported: use "MP"')
   return choice("distribution_strategy", value, ("MP",))
@@ -166,19 +168,24 @@ def rows(table: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
   except (TypeError, ValueError) as error:
     raise ValueError(f"values for table '{table}' must be numbers: {error}") from error
   if array.shape != shape:
-    raise ValueError(f"values for table '{table}' must have shape {list(shape)} (the keys' shape and the dimension): got "
-                     f"{list(array.shape)}")
+    raise ValueError(
+      f"values for table '{table}' must have shape {list(shape)} (the keys' shape and the dimension): got {list(array.shape)}"
+    )
   return array
 
 
 def ids(table: str, value: Any) -> tf.Tensor:
   """Dense ids of dtype int64, int32 or uint64 as a tensor (lists and arrays are converted)."""
   if isinstance(value, (tf.SparseTensor, tf.compat.v1.SparseTensorValue)):
-    raise ValueError(f"ids of table '{table}' are a SparseTensor; give a dense tensor, for instance tf.sparse.to_dense(ids, "
-                     "default_value=<an id you reserve>), and mask the padding")
+    raise ValueError(
+      f"ids of table '{table}' are a SparseTensor; give a dense tensor, for instance tf.sparse.to_dense(ids, "
+      "default_value=<an id you reserve>), and mask the padding"
+    )
   if isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue)):
-    raise ValueError(f"ids of table '{table}' are a RaggedTensor; give a dense tensor, for instance ids.to_tensor(<an id you "
-                     "reserve>) with the padding masked, or look up ids.flat_values")
+    raise ValueError(
+      f"ids of table '{table}' are a RaggedTensor; give a dense tensor, for instance ids.to_tensor(<an id you "
+      "reserve>) with the padding masked, or look up ids.flat_values"
+    )
   if not is_tensor(value):
     try:
       array = np.asarray(value)

@@ -20,15 +20,17 @@ class AdamWOptimizer(tf.compat.v1.train.Optimizer):
   until gradients are applied.
   """
 
-  def __init__(self,
-               learning_rate: Any = 0.01,
-               weight_decay: Any = 0.004,
-               beta_1: Any = 0.9,
-               beta_2: Any = 0.999,
-               epsilon: Any = 1e-6,
-               name: str = "AdamWOptimizer",
-               *,
-               initial_state: str = "zeros") -> None:
+  def __init__(
+    self,
+    learning_rate: Any = 0.01,
+    weight_decay: Any = 0.004,
+    beta_1: Any = 0.9,
+    beta_2: Any = 0.999,
+    epsilon: Any = 1e-6,
+    name: str = "AdamWOptimizer",
+    *,
+    initial_state: str = "zeros",
+  ) -> None:
     """Makes the optimizer; each hyperparameter is a float or a scalar float tensor or variable (not range-checked).
 
     Args:
@@ -57,8 +59,11 @@ class AdamWOptimizer(tf.compat.v1.train.Optimizer):
   def row_rule(self) -> optimizer.RowRule:
     """The engine's rule with the hyperparameters of now."""
     learning_rate = self._lr if self._lr is not self._given_learning_rate else self._learning_rate
-    return optimizer.RowRule("adamw", (learning_rate, self._weight_decay, self._beta_1, self._beta_2, self._epsilon),
-                             (("initial_state", float(INITIAL_STATES.index(self._initial_state))),))
+    return optimizer.RowRule(
+      "adamw",
+      (learning_rate, self._weight_decay, self._beta_1, self._beta_2, self._epsilon),
+      (("initial_state", float(INITIAL_STATES.index(self._initial_state))),),
+    )
 
   def compute_gradients(self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> list[tuple[Any, tf.Tensor]]:
     """As tf.compat.v1.train.Optimizer.compute_gradients; `var_list` None means the looked-up rows that the loss depends on."""

@@ -22,11 +22,11 @@ _RANK = "OMPI_COMM_WORLD_RANK"
 _SIZE = "OMPI_COMM_WORLD_SIZE"
 _LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 _CM_FIELDS = {  # TOML key -> (environment variable, smallest, biggest); None: an IPv4 text
-    "cm_chief_ip": ("CM_CHIEF_IP", None, None),
-    "cm_chief_port": ("CM_CHIEF_PORT", 0, 65520),
-    "cm_chief_device": ("CM_CHIEF_DEVICE", 0, 2**31 - 1),
-    "cm_worker_ip": ("CM_WORKER_IP", None, None),
-    "cm_worker_size": ("CM_WORKER_SIZE", 0, 32768),
+  "cm_chief_ip": ("CM_CHIEF_IP", None, None),
+  "cm_chief_port": ("CM_CHIEF_PORT", 0, 65520),
+  "cm_chief_device": ("CM_CHIEF_DEVICE", 0, 2**31 - 1),
+  "cm_worker_ip": ("CM_WORKER_IP", None, None),
+  "cm_worker_size": ("CM_WORKER_SIZE", 0, 32768),
 }
 
 
@@ -55,11 +55,14 @@ def _read_file(toml_path: Any) -> dict[str, Any]:
     if not 1 <= status.st_size <= MAX_FILE_BYTES:
       raise ValueError(f"configuration file {path} must hold 1 to {MAX_FILE_BYTES} bytes: found {status.st_size}")
     if status.st_mode & 0o022:
-      raise ValueError(f"configuration file {path} may be written by group or others (mode {stat.S_IMODE(status.st_mode):04o}): "
-                       f"run chmod go-w")
+      raise ValueError(
+        f"configuration file {path} may be written by group or others (mode {stat.S_IMODE(status.st_mode):04o}): run chmod go-w"
+      )
     if status.st_uid != os.geteuid() and status.st_gid != os.getegid():
-      raise ValueError(f"configuration file {path} belongs to user {status.st_uid} and group {status.st_gid}, expected user "
-                       f"{os.geteuid()} or group {os.getegid()}")
+      raise ValueError(
+        f"configuration file {path} belongs to user {status.st_uid} and group {status.st_gid}, expected user "
+        f"{os.geteuid()} or group {os.getegid()}"
+      )
     try:
       return tomllib.load(file)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -113,8 +116,10 @@ def _parse(section: dict[str, Any]) -> Config:
   if use_ranktable:
     missing = [name for name, value in ((_RANK, rank), (_SIZE, size), (_LOCAL_SIZE, local)) if value is None]
     if missing:
-      raise RuntimeError(f"mxrec.use_ranktable is true, but the rank variables {', '.join(missing)} are not set: start with "
-                         "mpirun, or set use_ranktable = false")
+      raise RuntimeError(
+        f"mxrec.use_ranktable is true, but the rank variables {', '.join(missing)} are not set: start with "
+        "mpirun, or set use_ranktable = false"
+      )
   config = Config(log_level, use_ranktable, rank or 0, size or 1, local or 1)
   _refuse_several_ranks(config.rank_size)
   return config

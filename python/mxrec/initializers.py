@@ -15,28 +15,28 @@ import tensorflow as tf
 from tensorflow.python.ops import init_ops, init_ops_v2
 
 _NAMES = {
-    "Zeros": "zeros",
-    "Ones": "ones",
-    "Constant": "constant",
-    "RandomNormal": "random_normal",
-    "TruncatedNormal": "truncated_normal",
-    "RandomUniform": "random_uniform",
-    "UniformUnitScaling": "uniform_unit_scaling",
-    "VarianceScaling": "variance_scaling",
-    "GlorotUniform": "glorot_uniform",
-    "GlorotNormal": "glorot_normal",
-    "HeUniform": "he_uniform",
-    "HeNormal": "he_normal",
-    "LecunUniform": "lecun_uniform",
-    "LecunNormal": "lecun_normal",
+  "Zeros": "zeros",
+  "Ones": "ones",
+  "Constant": "constant",
+  "RandomNormal": "random_normal",
+  "TruncatedNormal": "truncated_normal",
+  "RandomUniform": "random_uniform",
+  "UniformUnitScaling": "uniform_unit_scaling",
+  "VarianceScaling": "variance_scaling",
+  "GlorotUniform": "glorot_uniform",
+  "GlorotNormal": "glorot_normal",
+  "HeUniform": "he_uniform",
+  "HeNormal": "he_normal",
+  "LecunUniform": "lecun_uniform",
+  "LecunNormal": "lecun_normal",
 }
 _PARAMS = {
-    "constant": ("value",),
-    "random_normal": ("mean", "stddev"),
-    "truncated_normal": ("mean", "stddev"),
-    "random_uniform": ("minval", "maxval"),
-    "uniform_unit_scaling": ("factor",),
-    "variance_scaling": ("scale", "mode", "distribution"),
+  "constant": ("value",),
+  "random_normal": ("mean", "stddev"),
+  "truncated_normal": ("mean", "stddev"),
+  "random_uniform": ("minval", "maxval"),
+  "uniform_unit_scaling": ("factor",),
+  "variance_scaling": ("scale", "mode", "distribution"),
 }
 _WHOLE_MATRIX = {"Identity", "IdentityInitializer", "Orthogonal", "OrthogonalInitializer"}
 _LIBRARIES = ("tensorflow", "keras", "tf_keras")
@@ -44,8 +44,9 @@ _LIBRARIES = ("tensorflow", "keras", "tf_keras")
 
 def _number(initializer: str, label: str, value: Any) -> float:
   if tf.is_tensor(value):
-    raise ValueError(f"initializer {initializer}: {label} is a tensor, expected a number (the first row of an id must not change "
-                     "from run to run)")
+    raise ValueError(
+      f"initializer {initializer}: {label} is a tensor, expected a number (the first row of an id must not change from run to run)"
+    )
   try:
     array = np.asarray(value, dtype=np.float64)
   except (TypeError, ValueError) as error:
@@ -83,12 +84,14 @@ def describe(initializer: Any) -> tuple[dict[str, Any], int | None]:
   kind = type(initializer)
   from_library = kind.__module__.split(".")[0] in _LIBRARIES
   if isinstance(initializer, type) or not _is_initializer(initializer):
-    raise ValueError(f"Invalid parameter type: initializer is {kind.__name__} {initializer!r}, expected a TensorFlow "
-                     "initializer object")
+    raise ValueError(
+      f"Invalid parameter type: initializer is {kind.__name__} {initializer!r}, expected a TensorFlow initializer object"
+    )
   supported = ", ".join(sorted(_NAMES.values()))
   if kind.__name__ in _WHOLE_MATRIX:
-    raise ValueError(f"initializer {kind.__name__} depends on the whole matrix, so a single id has no first row of its own; "
-                     f"supported: {supported}")
+    raise ValueError(
+      f"initializer {kind.__name__} depends on the whole matrix, so a single id has no first row of its own; supported: {supported}"
+    )
   if kind.__name__ not in _NAMES or not from_library:
     raise ValueError(f"initializer {kind.__module__}.{kind.__name__} has no formula that the table knows; supported: {supported}")
   config = initializer.get_config()

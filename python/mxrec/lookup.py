@@ -11,9 +11,23 @@ from tensorflow.python.framework import ops as tf_ops
 from mxrec import _graph, _loader, _validate
 from mxrec import table as table_lib
 
-for _op in ("MxrecTable", "MxrecTableReset", "MxrecLookup", "MxrecApply", "MxrecTableSize", "MxrecTableStats", "MxrecTableFind",
-            "MxrecTableExport", "MxrecTableInsert", "MxrecTableErase", "MxrecTableEvict", "MxrecSave", "MxrecLoad",
-            "MxrecSaverSave", "MxrecSaverRestore"):
+for _op in (
+  "MxrecTable",
+  "MxrecTableReset",
+  "MxrecLookup",
+  "MxrecApply",
+  "MxrecTableSize",
+  "MxrecTableStats",
+  "MxrecTableFind",
+  "MxrecTableExport",
+  "MxrecTableInsert",
+  "MxrecTableErase",
+  "MxrecTableEvict",
+  "MxrecSave",
+  "MxrecLoad",
+  "MxrecSaverSave",
+  "MxrecSaverRestore",
+):
   tf_ops.NotDifferentiable(_op)
 
 
@@ -37,17 +51,15 @@ def _default_row(table: table_lib.EmbeddingTable, default: Any) -> tf.Tensor:
   if default.shape.rank == 0:
     return tf.fill([table.dimension], default)
   if not default.shape.is_compatible_with([table.dimension]):
-    raise ValueError(f"default of a lookup in table '{table.name}' must be a number or have shape [{table.dimension}]: got "
-                     f"{default.shape}")
+    raise ValueError(
+      f"default of a lookup in table '{table.name}' must be a number or have shape [{table.dimension}]: got {default.shape}"
+    )
   return default
 
 
-def embedding_lookup(table: table_lib.EmbeddingTable,
-                     ids: Any,
-                     *,
-                     training: bool = True,
-                     default: Any = None,
-                     name: str | None = None) -> tf.Tensor:
+def embedding_lookup(
+  table: table_lib.EmbeddingTable, ids: Any, *, training: bool = True, default: Any = None, name: str | None = None
+) -> tf.Tensor:
   """Looks ids up. Never changes the table: rows are inserted, counted and time-stamped when their gradients are applied.
 
   Args:
@@ -72,8 +84,9 @@ def embedding_lookup(table: table_lib.EmbeddingTable,
     raise ValueError(f"table '{table.name}' belongs to another graph than the lookup; make it again after tf.reset_default_graph")
   with tf.compat.v1.name_scope(name, f"lookup_{table.name}"):
     ids = _validate.ids(table.name, ids)
-    looked_up = _loader.ops.mxrec_lookup(table.handle, ids, _default_row(table, default), dim=table.dimension, training=training,
-                                         name="lookup")
+    looked_up = _loader.ops.mxrec_lookup(
+      table.handle, ids, _default_row(table, default), dim=table.dimension, training=training, name="lookup"
+    )
     rows, inverse = looked_up[0], looked_up[1]
     output = _loader.ops.mxrec_expand(rows if training else tf.stop_gradient(rows), inverse, name="rows")
   table_lib.registry(graph).add_lookup(_graph.LookupRecord(table, rows.op, training))

@@ -76,8 +76,9 @@ def _check_place(record: _graph.LookupRecord) -> None:
     raise ValueError(f"a lookup of table '{name}' inside a function or loop body cannot be trained from outside of it: {advice}")
   if record.control_flow is not None and record.control_flow is not graph._get_control_flow_context():
     kind = "tf.while_loop" if getattr(record.control_flow, "IsWhileContext", lambda: False)() else "tf.cond"
-    raise ValueError(f"a lookup of table '{name}' inside tf.while_loop or tf.cond (here {kind}) cannot be trained from outside of "
-                     f"it: {advice}")
+    raise ValueError(
+      f"a lookup of table '{name}' inside tf.while_loop or tf.cond (here {kind}) cannot be trained from outside of it: {advice}"
+    )
 
 
 def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
@@ -94,8 +95,10 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
   for gradient, rows in pairs:
     record = find_lookup(rows)
     if record is None:
-      raise NotImplementedError(f"only rows that get_sparse_embedding() returns can be updated here, not {rows!r}: train dense "
-                                "variables with a TensorFlow optimizer, or everything together with mxrec.minimize")
+      raise NotImplementedError(
+        f"only rows that get_sparse_embedding() returns can be updated here, not {rows!r}: train dense "
+        "variables with a TensorFlow optimizer, or everything together with mxrec.minimize"
+      )
     if gradient is None:
       continue
     if not record.training:
@@ -127,21 +130,23 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
     table_lib.registry(parts[0].record.graph).trained.add(table_name)
     outputs = [part.record.op.outputs for part in parts]  # rows, inverse, handles, keys, counts, generation
     updates.append(
-        _loader.ops.mxrec_apply(
-            parts[0].record.table.handle,
-            hyper,
-            keys=[output[3] for output in outputs],
-            handles=[output[2] for output in outputs],
-            counts=[output[4] for output in outputs],
-            generations=[output[5] for output in outputs],
-            first_rows=[output[0] for output in outputs],
-            values=[part.values() for part in parts],
-            index=[part.index() for part in parts],
-            optimizer=rule.kind,
-            option_names=[option for option, _ in rule.options],
-            option_values=[value for _, value in rule.options],
-            dense=[part.dense for part in parts],
-            name=f"{scope}/update_{table_name}"))
+      _loader.ops.mxrec_apply(
+        parts[0].record.table.handle,
+        hyper,
+        keys=[output[3] for output in outputs],
+        handles=[output[2] for output in outputs],
+        counts=[output[4] for output in outputs],
+        generations=[output[5] for output in outputs],
+        first_rows=[output[0] for output in outputs],
+        values=[part.values() for part in parts],
+        index=[part.index() for part in parts],
+        optimizer=rule.kind,
+        option_names=[option for option, _ in rule.options],
+        option_values=[value for _, value in rule.options],
+        dense=[part.dense for part in parts],
+        name=f"{scope}/update_{table_name}",
+      )
+    )
   return updates
 
 

@@ -70,8 +70,9 @@ def _checkpoint_prefix() -> tf.Tensor:
         found = op.outputs[0]
     if found is not None:
       return found
-  raise RuntimeError("an mxrec table can be saved by tf.compat.v1.train.Saver only: no checkpoint path in name scope "
-                     f"'{graph.get_name_scope()}'")
+  raise RuntimeError(
+    f"an mxrec table can be saved by tf.compat.v1.train.Saver only: no checkpoint path in name scope '{graph.get_name_scope()}'"
+  )
 
 
 def takes_part(table: Any) -> bool:
@@ -87,8 +88,12 @@ def add_to_collection(table: Any, enabled: bool | None) -> None:
   graph = table.graph
   graph.add_to_collection(tf.compat.v1.GraphKeys.SAVEABLE_OBJECTS, TableSaveable(table.handle))
   if _has_saver(graph):
-    warnings.warn(f"a tf.train.Saver was made before table '{table.name}' and does not save it: make the Saver after the tables, "
-                  "use mxrec.EmbeddingTableSaver, or say save_with_tf_saver=False", UserWarning, stacklevel=3)
+    warnings.warn(
+      f"a tf.train.Saver was made before table '{table.name}' and does not save it: make the Saver after the tables, "
+      "use mxrec.EmbeddingTableSaver, or say save_with_tf_saver=False",
+      UserWarning,
+      stacklevel=3,
+    )
 
 
 def _has_saver(graph: tf.Graph) -> bool:

@@ -64,8 +64,9 @@ class EmbeddingTableSaver:
       raise ValueError("emb_tables is empty: give at least one table")
     for place, table in enumerate(emb_tables):
       if not isinstance(table, table_lib.EmbeddingTable):
-        raise ValueError(f"Invalid parameter type: emb_tables[{place}] is {type(table).__name__}, expected a table of "
-                         "get_embedding_table")
+        raise ValueError(
+          f"Invalid parameter type: emb_tables[{place}] is {type(table).__name__}, expected a table of get_embedding_table"
+        )
       if table.graph is not emb_tables[0].graph:
         raise ValueError(f"tables '{emb_tables[0].name}' and '{table.name}' belong to different graphs")
     names = [table.name for table in emb_tables]

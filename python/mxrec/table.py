@@ -13,15 +13,15 @@ from mxrec import config as config_lib
 from mxrec._table_ops import TableOps
 
 _ARGUMENTS = {  # field of the table's config -> the argument it came from
-    "dim": "dimension",
-    "vocabulary": "device_vocabulary_size",
-    "initializer": "initializer",
-    "min_used_times": "min_used_times",
-    "max_cold_secs": "max_cold_secs",
-    "capacity_policy": "capacity_policy",
-    "max_bytes": "max_bytes",
-    "non_finite": "non_finite",
-    "check_lookups": "check_lookups",
+  "dim": "dimension",
+  "vocabulary": "device_vocabulary_size",
+  "initializer": "initializer",
+  "min_used_times": "min_used_times",
+  "max_cold_secs": "max_cold_secs",
+  "capacity_policy": "capacity_policy",
+  "max_bytes": "max_bytes",
+  "non_finite": "non_finite",
+  "check_lookups": "check_lookups",
 }
 
 
@@ -157,29 +157,30 @@ def registry(graph: tf.Graph | None = None) -> _graph.Registry:
 def _check_equal(old: EmbeddingTable, config: dict[str, Any], seed: int | None) -> None:
   for field, argument in _ARGUMENTS.items():
     if old._config[field] != config[field]:
-      raise ValueError(f"table '{old.name}' exists with {argument} = {old._config[field]!r}, now asked for with "
-                       f"{config[field]!r}")
+      raise ValueError(f"table '{old.name}' exists with {argument} = {old._config[field]!r}, now asked for with {config[field]!r}")
   old_seed = old._config["seed"]["initializer_seed"]
   if old_seed != seed:
     raise ValueError(f"table '{old.name}' exists with initializer seed {old_seed!r}, now asked for with {seed!r}")
 
 
-def get_embedding_table(name: str,
-                        dimension: int,
-                        device_vocabulary_size: int,
-                        initializer: Any = tf.compat.v1.random_normal_initializer(),
-                        key_dtype: Any = tf.int64,
-                        value_dtype: Any = tf.float32,
-                        distribution_strategy: str = "MP",
-                        min_used_times: int | None = None,
-                        max_cold_secs: int | None = None,
-                        *,
-                        capacity_policy: str = "grow",
-                        max_bytes: int | None = None,
-                        non_finite: str = "apply",
-                        check_lookups: bool = False,
-                        allow_large_dimension: bool = False,
-                        save_with_tf_saver: bool | None = None) -> EmbeddingTable:
+def get_embedding_table(
+  name: str,
+  dimension: int,
+  device_vocabulary_size: int,
+  initializer: Any = tf.compat.v1.random_normal_initializer(),
+  key_dtype: Any = tf.int64,
+  value_dtype: Any = tf.float32,
+  distribution_strategy: str = "MP",
+  min_used_times: int | None = None,
+  max_cold_secs: int | None = None,
+  *,
+  capacity_policy: str = "grow",
+  max_bytes: int | None = None,
+  non_finite: str = "apply",
+  check_lookups: bool = False,
+  allow_large_dimension: bool = False,
+  save_with_tf_saver: bool | None = None,
+) -> EmbeddingTable:
   """Makes a sparse table in the default graph, or returns the one of this name if all arguments are equal.
 
   Args:
@@ -213,16 +214,16 @@ def get_embedding_table(name: str,
   _validate.name("name", name)
   description, seed = initializers.describe(initializer)
   config = {
-      "name": name,
-      "dim": _validate.dimension(dimension, _validate.boolean("allow_large_dimension", allow_large_dimension)),
-      "vocabulary": _validate.vocabulary(device_vocabulary_size),
-      "initializer": description,
-      "min_used_times": _validate.optional_integer("min_used_times", min_used_times, _validate.MAX_USED_TIMES),
-      "max_cold_secs": _validate.optional_integer("max_cold_secs", max_cold_secs, _validate.MAX_COLD_SECS),
-      "capacity_policy": _validate.choice("capacity_policy", capacity_policy, ("grow", "error")),
-      "max_bytes": _validate.optional_integer("max_bytes", max_bytes, _validate.MAX_BYTES) or 0,
-      "non_finite": _validate.choice("non_finite", non_finite, ("apply", "skip", "error")),
-      "check_lookups": _validate.boolean("check_lookups", check_lookups),
+    "name": name,
+    "dim": _validate.dimension(dimension, _validate.boolean("allow_large_dimension", allow_large_dimension)),
+    "vocabulary": _validate.vocabulary(device_vocabulary_size),
+    "initializer": description,
+    "min_used_times": _validate.optional_integer("min_used_times", min_used_times, _validate.MAX_USED_TIMES),
+    "max_cold_secs": _validate.optional_integer("max_cold_secs", max_cold_secs, _validate.MAX_COLD_SECS),
+    "capacity_policy": _validate.choice("capacity_policy", capacity_policy, ("grow", "error")),
+    "max_bytes": _validate.optional_integer("max_bytes", max_bytes, _validate.MAX_BYTES) or 0,
+    "non_finite": _validate.choice("non_finite", non_finite, ("apply", "skip", "error")),
+    "check_lookups": _validate.boolean("check_lookups", check_lookups),
   }
   _validate.dtype("key_dtype", key_dtype, tf.int64)
   _validate.dtype("value_dtype", value_dtype, tf.float32)
@@ -235,8 +236,9 @@ def get_embedding_table(name: str,
     if name in tables:
       _check_equal(tables[name], config, seed)
       if save_with_tf_saver not in (None, saveable.takes_part(tables[name])):
-        raise ValueError(f"table '{name}' exists with save_with_tf_saver = {not save_with_tf_saver}, now asked for with "
-                         f"{save_with_tf_saver}")
+        raise ValueError(
+          f"table '{name}' exists with save_with_tf_saver = {not save_with_tf_saver}, now asked for with {save_with_tf_saver}"
+        )
       return tables[name]
     config["seed"] = {"initializer_seed": seed, "graph_seed": graph.seed}
     table = EmbeddingTable(config, TableOps.build(name, config))

@@ -41,8 +41,8 @@ def contents(emb_table, sess):
 def optimizers():
   """Fresh optimizer objects of every kind, by kind."""
   return {
-      "sgd": TRAIN.GradientDescentOptimizer(0.1),
-      "adagrad": TRAIN.AdagradOptimizer(0.1, initial_accumulator_value=0.1),
-      "adam": TRAIN.AdamOptimizer(0.01),
-      "adamw": mxrec.AdamWOptimizer(learning_rate=0.01),
+    "sgd": TRAIN.GradientDescentOptimizer(0.1),
+    "adagrad": TRAIN.AdagradOptimizer(0.1, initial_accumulator_value=0.1),
+    "adam": TRAIN.AdamOptimizer(0.01),
+    "adamw": mxrec.AdamWOptimizer(learning_rate=0.01),
   }

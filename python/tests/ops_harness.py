@@ -55,19 +55,19 @@ class Table:
     kind, defaults, options = optimizer
     empty = tf.zeros([0], tf.int32)
     return ops.mxrec_apply(
-        handle=self.handle,
-        hyper=[tf.convert_to_tensor(h, tf.float32) for h in (defaults if hyper is None else hyper)],
-        keys=[p[0].keys for p in parts],
-        handles=[p[0].handles for p in parts],
-        counts=[p[0].counts for p in parts],
-        generations=[p[0].generation for p in parts],
-        first_rows=[p[0].rows for p in parts],
-        values=[p[1] for p in parts],
-        index=[empty if p[2] is None else p[2] for p in parts],
-        optimizer=kind,
-        option_names=list(options),
-        option_values=list(options.values()),
-        dense=[p[2] is None for p in parts],
+      handle=self.handle,
+      hyper=[tf.convert_to_tensor(h, tf.float32) for h in (defaults if hyper is None else hyper)],
+      keys=[p[0].keys for p in parts],
+      handles=[p[0].handles for p in parts],
+      counts=[p[0].counts for p in parts],
+      generations=[p[0].generation for p in parts],
+      first_rows=[p[0].rows for p in parts],
+      values=[p[1] for p in parts],
+      index=[empty if p[2] is None else p[2] for p in parts],
+      optimizer=kind,
+      option_names=list(options),
+      option_values=list(options.values()),
+      dense=[p[2] is None for p in parts],
     )
 
   def train(self, ids: Any, gradient: float = 1.0, optimizer: tuple = SGD, hyper: Any = None) -> tf.Operation:

@@ -84,8 +84,13 @@ def train_and_save(kind, folder, resume):
     evicted = emb_table.evict(session)
     keys, values = emb_table.export(session)
     stats = emb_table.stats(session)
-  np.savez(os.path.join(folder, f"{kind}-{'resumed' if resume else 'straight'}.npz"), np.concatenate(outputs), keys, values,
-           [evicted, stats["candidates"], stats["optimizer_step"]])
+  np.savez(
+    os.path.join(folder, f"{kind}-{'resumed' if resume else 'straight'}.npz"),
+    np.concatenate(outputs),
+    keys,
+    values,
+    [evicted, stats["candidates"], stats["optimizer_step"]],
+  )
   return {"rows": len(keys), "evicted": evicted}
 
 
@@ -108,8 +113,12 @@ def check_and_save_for_ever(folder, check, pipe):
       result.update(own=float(rows[0, 0]), own_equal=bool((rows == rows[0, 0]).all()), own_size=emb_table.size(session))
       stock.restore(session, tf.train.latest_checkpoint(stock_folder))
       rows = emb_table.lookup_numpy(keys, session)
-      result.update(stock=float(rows[0, 0]), stock_equal=bool((rows == rows[0, 0]).all()), stock_size=emb_table.size(session),
-                    stock_step=int(session.run(step)))
+      result.update(
+        stock=float(rows[0, 0]),
+        stock_equal=bool((rows == rows[0, 0]).all()),
+        stock_size=emb_table.size(session),
+        stock_step=int(session.run(step)),
+      )
       print(json.dumps(result), file=file)
       number = result["own_latest"]
     while True:

@@ -37,9 +37,18 @@ def test_names_that_differ_in_case_only_are_two_tables(sess):
   assert upper.table.handle.op.name == "mxrec/User" and lower.table.handle.op.name == "mxrec/user"
 
 
-@pytest.mark.parametrize("value, text", [("100", "is not int"), (-1, "is less than"), (0, "device memory"),
-                                         (10**9 + 1, "is bigger than"), (True, "is not int"), (100.0, "is not int"),
-                                         (None, "is not int")])
+@pytest.mark.parametrize(
+  "value, text",
+  [
+    ("100", "is not int"),
+    (-1, "is less than"),
+    (0, "device memory"),
+    (10**9 + 1, "is bigger than"),
+    (True, "is not int"),
+    (100.0, "is not int"),
+    (None, "is not int"),
+  ],
+)
 def test_fact_03_device_vocabulary_size(value, text):
   with pytest.raises(ValueError, match=text):
     make(device_vocabulary_size=value)
@@ -50,8 +59,17 @@ def test_fact_03_limits_of_device_vocabulary_size_are_accepted():
   make("big", device_vocabulary_size=10**9)
 
 
-@pytest.mark.parametrize("value, text", [(0, "is less than"), (513, "is bigger than"), (True, "is not int"), ("8", "is not int"),
-                                         (8.0, "is not int"), (-5, "is less than")])
+@pytest.mark.parametrize(
+  "value, text",
+  [
+    (0, "is less than"),
+    (513, "is bigger than"),
+    (True, "is not int"),
+    ("8", "is not int"),
+    (8.0, "is not int"),
+    (-5, "is less than"),
+  ],
+)
 def test_fact_04_dimension(value, text):
   with pytest.raises(ValueError, match=text):
     make(dimension=value)
@@ -91,7 +109,9 @@ def test_fact_08_equal_arguments_give_the_identical_object():
   assert len(mxrec.get_init_hashtable_op()) == 1
 
 
-@pytest.mark.parametrize("change, text", [
+@pytest.mark.parametrize(
+  "change, text",
+  [
     ({"dimension": 9}, "dimension = 8, now asked for with 9"),
     ({"device_vocabulary_size": 101}, "device_vocabulary_size = 100"),
     ({"initializer": tf.zeros_initializer()}, "initializer"),
@@ -101,7 +121,8 @@ def test_fact_08_equal_arguments_give_the_identical_object():
     ({"capacity_policy": "error"}, "capacity_policy"),
     ({"non_finite": "error"}, "non_finite"),
     ({"save_with_tf_saver": False}, "save_with_tf_saver = True, now asked for with False"),
-])
+  ],
+)
 def test_fact_08_conflicting_arguments_are_an_error_naming_argument_and_both_values(change, text):
   make()
   with pytest.raises(ValueError, match=text) as error:
@@ -118,36 +139,63 @@ def test_d_31_the_same_name_in_two_variable_scopes_is_one_table_or_refused():
       make(dimension=4)
 
 
-@pytest.mark.parametrize("argument, value", [("min_used_times", value) for value in (-1, 2**31, "invalid", True, 1.5)] +
-                         [("max_cold_secs", value) for value in (-1, 2**64, "invalid", True, 1.5)])
+@pytest.mark.parametrize(
+  "argument, value",
+  [("min_used_times", value) for value in (-1, 2**31, "invalid", True, 1.5)]
+  + [("max_cold_secs", value) for value in (-1, 2**64, "invalid", True, 1.5)],
+)
 def test_fact_09_admission_and_eviction_arguments(argument, value):
   with pytest.raises(ValueError, match=argument):
     make(**{argument: value})
 
 
-@pytest.mark.parametrize("arguments", [{"min_used_times": 0}, {"min_used_times": 2**31 - 1}, {"max_cold_secs": 0},
-                                       {"max_cold_secs": 2**64 - 1}])
+@pytest.mark.parametrize(
+  "arguments", [{"min_used_times": 0}, {"min_used_times": 2**31 - 1}, {"max_cold_secs": 0}, {"max_cold_secs": 2**64 - 1}]
+)
 def test_fact_09_limits_are_accepted(arguments, sess):
   model = helpers.SumModel(make(**arguments))
   model.step(sess, [1])
 
 
-@pytest.mark.parametrize("arguments", [{"capacity_policy": "lru"}, {"non_finite": "warn"}, {"check_lookups": 1}, {"max_bytes": -1},
-                                       {"max_bytes": "1"}, {"allow_large_dimension": 1}, {"save_with_tf_saver": "no"}])
+@pytest.mark.parametrize(
+  "arguments",
+  [
+    {"capacity_policy": "lru"},
+    {"non_finite": "warn"},
+    {"check_lookups": 1},
+    {"max_bytes": -1},
+    {"max_bytes": "1"},
+    {"allow_large_dimension": 1},
+    {"save_with_tf_saver": "no"},
+  ],
+)
 def test_own_options_are_checked(arguments):
   with pytest.raises(ValueError, match=next(iter(arguments))):
     make(**arguments)
 
 
-@pytest.mark.parametrize("argument, value, text", [
-    ("learning_rate", 10.1, "is bigger than"), ("learning_rate", -0.1, "is less than"), ("learning_rate", 1, "is not float"),
-    ("learning_rate", True, "is not float"), ("learning_rate", "0.1", "is not float"),
+@pytest.mark.parametrize(
+  "argument, value, text",
+  [
+    ("learning_rate", 10.1, "is bigger than"),
+    ("learning_rate", -0.1, "is less than"),
+    ("learning_rate", 1, "is not float"),
+    ("learning_rate", True, "is not float"),
+    ("learning_rate", "0.1", "is not float"),
     ("learning_rate", float("nan"), "not a number"),
-    ("weight_decay", 10.1, "is bigger than"), ("weight_decay", 0, "is not float"),
-    ("beta_1", 1.0, "beta_1"), ("beta_2", 1.0, "beta_2"), ("beta_1", -0.1, "is less than"), ("epsilon", 1.0, "epsilon"),
-    ("epsilon", -1e-9, "is less than"), ("name", "a b", "name"), ("name", "a" * 129, "length"), ("name", 1, "is not str"),
+    ("weight_decay", 10.1, "is bigger than"),
+    ("weight_decay", 0, "is not float"),
+    ("beta_1", 1.0, "beta_1"),
+    ("beta_2", 1.0, "beta_2"),
+    ("beta_1", -0.1, "is less than"),
+    ("epsilon", 1.0, "epsilon"),
+    ("epsilon", -1e-9, "is less than"),
+    ("name", "a b", "name"),
+    ("name", "a" * 129, "length"),
+    ("name", 1, "is not str"),
     ("initial_state", "ones", "initial_state"),
-])
+  ],
+)
 def test_fact_22_optimizer_arguments_that_are_refused(argument, value, text):
   with pytest.raises(ValueError, match=text):
     mxrec.AdamWOptimizer(**{argument: value})
@@ -206,8 +254,12 @@ def test_gradient_with_a_wrong_number_of_rows_is_refused_at_run_time(sess):
   fed, index = tf.placeholder(tf.float32, [None, 8]), tf.placeholder(tf.int32, [None])
   dense = mxrec.AdamWOptimizer().apply_gradients([(fed, rows)])
   sparse = mxrec.AdamWOptimizer().apply_gradients([(tf.IndexedSlices(fed, index), rows)])
-  for train, feed in ((dense, {fed: np.ones([3, 8])}), (sparse, {fed: np.ones([1, 8]), index: [2]}),
-                      (sparse, {fed: np.ones([1, 8]), index: [-1]}), (sparse, {fed: np.ones([2, 8]), index: [0]})):
+  for train, feed in (
+    (dense, {fed: np.ones([3, 8])}),
+    (sparse, {fed: np.ones([1, 8]), index: [2]}),
+    (sparse, {fed: np.ones([1, 8]), index: [-1]}),
+    (sparse, {fed: np.ones([2, 8]), index: [0]}),
+  ):
     with pytest.raises(tf.errors.InvalidArgumentError):
       sess.run(train, feed)
   assert emb_table.size(sess) == 0
@@ -268,8 +320,13 @@ def test_fact_24_saver_arguments(tmp_path, sess):
     mxrec.EmbeddingTableSaver([emb_table], keep=-1)
   saver = mxrec.EmbeddingTableSaver([emb_table])
   for method in (saver.save, saver.load):
-    for step, text in ((-1, "is less than"), (2**32, "is bigger than"), ("1", "is not int"), (True, "is not int"),
-                       (1.0, "is not int")):
+    for step, text in (
+      (-1, "is less than"),
+      (2**32, "is bigger than"),
+      ("1", "is not int"),
+      (True, "is not int"),
+      (1.0, "is not int"),
+    ):
       with pytest.raises(ValueError, match=text):
         method(sess, str(tmp_path), step)
     with pytest.raises(ValueError, match="Session"):
@@ -304,5 +361,6 @@ def test_clock_arguments():
 
 def test_eager_mode_is_refused_with_advice():
   import tensorflow.python.eager.context as context
+
   with context.eager_mode(), pytest.raises(RuntimeError, match="graph mode"):
     make()

@@ -55,25 +55,28 @@ def test_config_before_init_is_a_runtime_error():
     config.get_config()
 
 
-@pytest.mark.parametrize("text, error, match", [
+@pytest.mark.parametrize(
+  "text, error, match",
+  [
     ("[other]\n", KeyError, "mxrec"),
-    ('[mxrec]\nuse_ranktable = false\n', KeyError, "log_level"),
+    ("[mxrec]\nuse_ranktable = false\n", KeyError, "log_level"),
     ('[mxrec]\nlog_level = "INFO"\n', KeyError, "use_ranktable"),
-    ('mxrec = 3\n', ValueError, "table"),
+    ("mxrec = 3\n", ValueError, "table"),
     ('[mxrec]\nlog_level = "TRACE"\nuse_ranktable = false\n', ValueError, "TRACE"),
     ('[mxrec]\nlog_level = "info"\nuse_ranktable = false\n', ValueError, "log_level"),
-    ('[mxrec]\nlog_level = 1\nuse_ranktable = false\n', ValueError, "log_level"),
+    ("[mxrec]\nlog_level = 1\nuse_ranktable = false\n", ValueError, "log_level"),
     ('[mxrec]\nlog_level = "INFO"\nuse_ranktable = "false"\n', ValueError, "is not bool"),
-    ('[mxrec\n', ValueError, "not TOML"),
+    ("[mxrec\n", ValueError, "not TOML"),
     ("", ValueError, "bytes"),
     (SMALLEST + '[mxrec.cm-node-info]\ncm_chief_ip = "300.1.1.1"\n', ValueError, "IPv4"),
     (SMALLEST + '[mxrec.cm-node-info]\ncm_chief_ip = "1.1.1"\n', ValueError, "length"),
-    (SMALLEST + '[mxrec.cm-node-info]\ncm_chief_port = 65521\n', ValueError, "bigger than 65520"),
-    (SMALLEST + '[mxrec.cm-node-info]\ncm_chief_device = -1\n', ValueError, "less than 0"),
-    (SMALLEST + '[mxrec.cm-node-info]\ncm_worker_size = 32769\n', ValueError, "bigger than 32768"),
-    (SMALLEST + '[mxrec.cm-node-info]\ncm_worker_size = true\n', ValueError, "is not int"),
+    (SMALLEST + "[mxrec.cm-node-info]\ncm_chief_port = 65521\n", ValueError, "bigger than 65520"),
+    (SMALLEST + "[mxrec.cm-node-info]\ncm_chief_device = -1\n", ValueError, "less than 0"),
+    (SMALLEST + "[mxrec.cm-node-info]\ncm_worker_size = 32769\n", ValueError, "bigger than 32768"),
+    (SMALLEST + "[mxrec.cm-node-info]\ncm_worker_size = true\n", ValueError, "is not int"),
     ('mxrec = {log_level = "INFO", use_ranktable = false, cm-node-info = 1}\n', ValueError, "table"),
-])
+  ],
+)
 def test_fact_25_wrong_content_names_the_key(tmp_path, text, error, match):
   with pytest.raises(error, match=match):
     config.init(write(tmp_path, text))

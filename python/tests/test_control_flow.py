@@ -13,9 +13,11 @@ SGD = tf.train.GradientDescentOptimizer(1.0)
 def test_evaluation_in_a_while_loop(sess):
   emb_table = helpers.table(dimension=1)
   emb_table.insert([0, 1, 2], [[1], [2], [4]], session=sess)
-  _, total = tf.while_loop(lambda i, total: i < 3,
-                           lambda i, total: (i + 1, total + tf.reduce_sum(mxrec.embedding_lookup(emb_table, [i], training=False))),
-                           [tf.constant(0, tf.int64), tf.constant(0.0)])
+  _, total = tf.while_loop(
+    lambda i, total: i < 3,
+    lambda i, total: (i + 1, total + tf.reduce_sum(mxrec.embedding_lookup(emb_table, [i], training=False))),
+    [tf.constant(0, tf.int64), tf.constant(0.0)],
+  )
   assert sess.run(total) == 7
 
 
@@ -35,16 +37,21 @@ def test_evaluation_in_both_branches_of_a_cond(sess):
   emb_table = helpers.table(dimension=1)
   emb_table.insert([1, 2], [[1], [2]], session=sess)
   which = tf.placeholder(tf.bool, [])
-  row = tf.cond(which, lambda: mxrec.embedding_lookup(emb_table, [1], training=False),
-                lambda: mxrec.embedding_lookup(emb_table, [2], training=False))
+  row = tf.cond(
+    which,
+    lambda: mxrec.embedding_lookup(emb_table, [1], training=False),
+    lambda: mxrec.embedding_lookup(emb_table, [2], training=False),
+  )
   assert [sess.run(row, {which: value})[0, 0] for value in (True, False)] == [1, 2]
 
 
 def test_a_training_lookup_in_a_while_body_is_refused_naming_the_table():
   emb_table = helpers.table()
-  _, total = tf.while_loop(lambda i, total: i < 3,
-                           lambda i, total: (i + 1, total + tf.reduce_sum(mxrec.embedding_lookup(emb_table, [i]))),
-                           [tf.constant(0, tf.int64), tf.constant(0.0)])
+  _, total = tf.while_loop(
+    lambda i, total: i < 3,
+    lambda i, total: (i + 1, total + tf.reduce_sum(mxrec.embedding_lookup(emb_table, [i]))),
+    [tf.constant(0, tf.int64), tf.constant(0.0)],
+  )
   rows = mxrec.get_sparse_embedding()
   with pytest.raises(ValueError, match="table 't'.*while"):
     mxrec.AdamWOptimizer().apply_gradients([(tf.ones([1, 4]), rows[0])])
@@ -66,12 +73,16 @@ def test_a_training_lookup_in_a_v1_cond_is_refused_naming_the_table():
 
 def test_training_lookups_in_v2_cond_and_while_are_refused_naming_the_table():
   from tensorflow.python.ops import cond_v2, while_v2
+
   emb_table = helpers.table()
-  cond = cond_v2.cond_v2(tf.placeholder(tf.bool, []), lambda: tf.reduce_sum(mxrec.embedding_lookup(emb_table, [1])),
-                         lambda: tf.constant(0.0))
-  loop = while_v2.while_loop(lambda i, total: i < 3,
-                             lambda i, total: (i + 1, total + tf.reduce_sum(mxrec.embedding_lookup(emb_table, [i]))),
-                             [tf.constant(0, tf.int64), tf.constant(0.0)])[1]
+  cond = cond_v2.cond_v2(
+    tf.placeholder(tf.bool, []), lambda: tf.reduce_sum(mxrec.embedding_lookup(emb_table, [1])), lambda: tf.constant(0.0)
+  )
+  loop = while_v2.while_loop(
+    lambda i, total: i < 3,
+    lambda i, total: (i + 1, total + tf.reduce_sum(mxrec.embedding_lookup(emb_table, [i]))),
+    [tf.constant(0, tf.int64), tf.constant(0.0)],
+  )[1]
   for loss in (cond, loop):
     with pytest.raises(ValueError, match="table 't'"):
       mxrec.minimize(loss, SGD)
@@ -91,8 +102,9 @@ def test_a_training_lookup_in_a_function_is_refused_naming_the_table():
 def test_rows_looked_up_outside_may_be_used_in_a_loop(sess):
   emb_table = helpers.table(dimension=1)
   output = mxrec.embedding_lookup(emb_table, tf.constant([1, 1], tf.int64))
-  _, total = tf.while_loop(lambda i, total: i < 3, lambda i, total: (i + 1, total + tf.reduce_sum(output)),
-                           [tf.constant(0), tf.constant(0.0)])
+  _, total = tf.while_loop(
+    lambda i, total: i < 3, lambda i, total: (i + 1, total + tf.reduce_sum(output)), [tf.constant(0), tf.constant(0.0)]
+  )
   train = mxrec.minimize(total, SGD)
   before = emb_table.lookup_numpy([1], sess)
   sess.run(train)
@@ -130,7 +142,8 @@ def test_a_whole_step_inside_one_loop_body_works(sess):
 
 
 def test_a_table_made_inside_a_branch_belongs_to_the_graph(sess):
-  row = tf.cond(tf.constant(True), lambda: mxrec.embedding_lookup(helpers.table(dimension=1), [1], training=False),
-                lambda: tf.zeros([1, 1]))
+  row = tf.cond(
+    tf.constant(True), lambda: mxrec.embedding_lookup(helpers.table(dimension=1), [1], training=False), lambda: tf.zeros([1, 1])
+  )
   assert sess.run(row).shape == (1, 1)
   assert mxrec.get_existing_tables()[0].size(sess) == 0

@@ -12,7 +12,9 @@ from mxrec import initializers
 KERAS = tf2.keras.initializers
 
 
-@pytest.mark.parametrize("make, name, params, seed", [
+@pytest.mark.parametrize(
+  "make, name, params, seed",
+  [
     (lambda: tf.random_normal_initializer(), "random_normal", {"mean": 0.0, "stddev": 1.0}, None),
     (lambda: tf.truncated_normal_initializer(-0.01, 0.01, 7), "truncated_normal", {"mean": -0.01, "stddev": 0.01}, 7),
     (lambda: tf.zeros_initializer(), "zeros", {}, None),
@@ -24,10 +26,18 @@ KERAS = tf2.keras.initializers
     (lambda: tf.uniform_unit_scaling_initializer(2.0), "uniform_unit_scaling", {"factor": 2.0}, None),
     (lambda: tf.glorot_uniform_initializer(seed=1), "glorot_uniform", {}, 1),
     (lambda: tf.glorot_normal_initializer(), "glorot_normal", {}, None),
-    (lambda: tf.variance_scaling_initializer(2.0, "fan_avg", "normal"), "variance_scaling",
-     {"scale": 2.0, "mode": "fan_avg", "distribution": "truncated_normal"}, None),
-    (lambda: tf.initializers.he_normal(seed=4), "variance_scaling",
-     {"scale": 2.0, "mode": "fan_in", "distribution": "truncated_normal"}, 4),
+    (
+      lambda: tf.variance_scaling_initializer(2.0, "fan_avg", "normal"),
+      "variance_scaling",
+      {"scale": 2.0, "mode": "fan_avg", "distribution": "truncated_normal"},
+      None,
+    ),
+    (
+      lambda: tf.initializers.he_normal(seed=4),
+      "variance_scaling",
+      {"scale": 2.0, "mode": "fan_in", "distribution": "truncated_normal"},
+      4,
+    ),
     (lambda: tf2.random_normal_initializer(seed=5), "random_normal", {"mean": 0.0, "stddev": 0.05}, 5),
     (lambda: tf2.random_uniform_initializer(), "random_uniform", {"minval": -0.05, "maxval": 0.05}, None),
     (lambda: tf2.constant_initializer(1.5), "constant", {"value": 1.5}, None),
@@ -35,7 +45,8 @@ KERAS = tf2.keras.initializers
     (lambda: KERAS.HeUniform(), "he_uniform", {}, None),
     (lambda: KERAS.LecunNormal(), "lecun_normal", {}, None),
     (lambda: KERAS.Zeros(), "zeros", {}, None),
-])
+  ],
+)
 def test_objects_are_described_by_their_config(make, name, params, seed):
   description, found_seed = initializers.describe(make())
   assert description["name"] == name and description["params"] == params
@@ -43,14 +54,17 @@ def test_objects_are_described_by_their_config(make, name, params, seed):
     assert found_seed == seed
 
 
-@pytest.mark.parametrize("make, match", [
+@pytest.mark.parametrize(
+  "make, match",
+  [
     (lambda: tf.orthogonal_initializer(), "whole matrix"),
     (lambda: tf.initializers.identity(), "whole matrix"),
     (lambda: KERAS.Orthogonal(), "whole matrix"),
     (lambda: tf.constant_initializer([1.0, 2.0]), "one number"),
     (lambda: tf.random_normal_initializer(stddev=float("inf")), "not finite"),
     (lambda: KERAS.Constant("a"), "not a number"),
-])
+  ],
+)
 def test_objects_without_a_formula_per_id_are_refused(make, match):
   with pytest.raises(ValueError, match=match):
     initializers.describe(make())
@@ -59,7 +73,6 @@ def test_objects_without_a_formula_per_id_are_refused(make, match):
 def test_an_initializer_class_of_the_users_own_is_refused():
 
   class RandomNormal(tf.keras.initializers.RandomNormal):
-
     def __call__(self, shape, dtype=None, **kwargs):
       return tf.zeros(shape)
 
@@ -72,14 +85,17 @@ def test_a_tensor_as_parameter_is_refused():
     initializers.describe(tf.random_normal_initializer(stddev=tf.constant(1.0)))
 
 
-@pytest.mark.parametrize("make, mean, stddev", [
+@pytest.mark.parametrize(
+  "make, mean, stddev",
+  [
     (lambda: tf.random_normal_initializer(), 0.0, 1.0),
     (lambda: tf.random_normal_initializer(2.0, 0.5), 2.0, 0.5),
     (lambda: tf.random_uniform_initializer(-1.0, 3.0), 1.0, 4.0 / 12**0.5),
     (lambda: tf.constant_initializer(3.0), 3.0, 0.0),
     (lambda: tf.truncated_normal_initializer(0.0, 1.0), 0.0, 0.8796),
-    (lambda: tf.glorot_uniform_initializer(), 0.0, (2.0 / (1000 + 16))**0.5),
-])
+    (lambda: tf.glorot_uniform_initializer(), 0.0, (2.0 / (1000 + 16)) ** 0.5),
+  ],
+)
 def test_d_12_first_rows_are_finite_and_distributed_as_the_initializer_says(make, mean, stddev, sess):
   emb_table = helpers.table(dimension=16, initializer=make())
   values = emb_table.lookup_numpy(np.arange(20000), sess)

@@ -11,6 +11,7 @@ from mxrec import _loader
 
 def test_version_is_one_text_everywhere():
   import ctypes
+
   text = _loader.c_library().mxrec_version
   text.restype = ctypes.c_char_p
   assert mxrec.version() == mxrec.__version__ == text().decode()
@@ -66,5 +67,6 @@ def test_messages_of_the_dynamic_linker_become_advice(tmp_path):
 def test_importing_changes_nothing_in_tensorflow():
   import tensorflow.compat.v1 as tf
   from tensorflow.python.training import optimizer
+
   for thing in (optimizer._TensorProcessor.update_op, tf.train.Saver.save, tf.Session.run, tf.gradients, tf.Graph.finalize):
     assert thing.__module__.split(".")[0] == "tensorflow"

@@ -11,8 +11,9 @@ INT64 = np.iinfo(np.int64)
 
 
 def test_fact_10_g_05_shapes_and_equal_ids_give_equal_rows(sess):
-  emb_table = mxrec.get_embedding_table(name="user_table", dimension=8, device_vocabulary_size=10000, key_dtype=tf.int64,
-                                        value_dtype=tf.float32)
+  emb_table = mxrec.get_embedding_table(
+    name="user_table", dimension=8, device_vocabulary_size=10000, key_dtype=tf.int64, value_dtype=tf.float32
+  )
   output = mxrec.embedding_lookup(emb_table, tf.constant([[1, 2, 3, 4], [5, 6, 7, 8]], tf.int64))
   assert output.shape.as_list() == [2, 4, 8] and output.dtype == tf.float32
   ids = tf.placeholder(tf.int64, None)
@@ -215,7 +216,7 @@ def test_d_08_d_10_table_methods_against_a_plain_dict(sess):
         del model[key]
     assert emb_table.size(sess) == len(model)
   assert {key: row.tolist() for key, row in helpers.contents(emb_table, sess).items()} == {
-      key: row.tolist() for key, row in model.items()
+    key: row.tolist() for key, row in model.items()
   }
   values, found = emb_table.lookup_numpy(np.arange(-50, 50).reshape(10, 10), sess, return_found=True)
   assert values.shape == (10, 10, 2) and found.shape == (10, 10)

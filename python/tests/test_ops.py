@@ -219,26 +219,32 @@ def test_an_apply_without_ids_or_parts_still_advances_the_optimizer():
 
 
 @pytest.mark.parametrize(
-    "field,shape,expected",
-    [
-        ("values", [3, 5], r"gradient of part 1 of an apply: expected shape \[3,4\], found \[3,5\]"),
-        ("values", [2, 4], r"gradient of part 1 of an apply: expected shape \[3,4\], found \[2,4\]"),
-        ("values", [3], r"gradient of part 1 of an apply: expected shape \[3,4\], found \[3\]"),
-        ("dense", [3, 4], r"dense gradient of part 1 of an apply: expected shape \[2,4\], found \[3,4\]"),
-        ("handles", [3], r"handles of part 1 of an apply: expected shape \[2\], found \[3\]"),
-        ("counts", [1], r"counts of part 1 of an apply: expected shape \[2\], found \[1\]"),
-        ("first_rows", [2, 3], r"first_rows of part 1 of an apply: expected shape \[2,4\], found \[2,3\]"),
-        ("keys", [2, 1], r"keys of part 1 of an apply: expected shape \[\?\], found \[2,1\]"),
-        ("index", [3, 1], r"index of part 1 of an apply: expected shape \[\?\], found \[3,1\]"),
-        ("generations", [1], r"generation of part 1 of an apply: expected shape \[\], found \[1\]"),
-        ("hyper", [1], r"hyperparameter 0 of an apply: expected shape \[\], found \[1\]"),
-    ],
+  "field,shape,expected",
+  [
+    ("values", [3, 5], r"gradient of part 1 of an apply: expected shape \[3,4\], found \[3,5\]"),
+    ("values", [2, 4], r"gradient of part 1 of an apply: expected shape \[3,4\], found \[2,4\]"),
+    ("values", [3], r"gradient of part 1 of an apply: expected shape \[3,4\], found \[3\]"),
+    ("dense", [3, 4], r"dense gradient of part 1 of an apply: expected shape \[2,4\], found \[3,4\]"),
+    ("handles", [3], r"handles of part 1 of an apply: expected shape \[2\], found \[3\]"),
+    ("counts", [1], r"counts of part 1 of an apply: expected shape \[2\], found \[1\]"),
+    ("first_rows", [2, 3], r"first_rows of part 1 of an apply: expected shape \[2,4\], found \[2,3\]"),
+    ("keys", [2, 1], r"keys of part 1 of an apply: expected shape \[\?\], found \[2,1\]"),
+    ("index", [3, 1], r"index of part 1 of an apply: expected shape \[\?\], found \[3,1\]"),
+    ("generations", [1], r"generation of part 1 of an apply: expected shape \[\], found \[1\]"),
+    ("hyper", [1], r"hyperparameter 0 of an apply: expected shape \[\], found \[1\]"),
+  ],
 )
 def test_wrong_shapes_name_table_part_expected_and_found_and_change_nothing(field, shape, expected):
   table = Table("clicks", dim=4)
-  good = {"keys": np.array([1, 2], np.int64), "handles": np.array([-1, -1], np.int32), "counts": np.array([2, 1], np.int32),
-          "generations": np.int64(0), "first_rows": np.zeros([2, 4], np.float32), "values": np.ones([3, 4], np.float32),
-          "index": np.array([0, 1, 0], np.int32)}
+  good = {
+    "keys": np.array([1, 2], np.int64),
+    "handles": np.array([-1, -1], np.int32),
+    "counts": np.array([2, 1], np.int32),
+    "generations": np.int64(0),
+    "first_rows": np.zeros([2, 4], np.float32),
+    "values": np.ones([3, 4], np.float32),
+    "index": np.array([0, 1, 0], np.int32),
+  }
   fed = {name: tf1.placeholder(value.dtype) for name, value in good.items()}
   rate = tf1.placeholder(tf.float32)
   lists = {name: [tf.constant(value), fed[name]] for name, value in good.items()}
@@ -333,8 +339,19 @@ def test_stale_handles_do_not_reach_a_reused_row():
   table = Table(dim=2)
   found = table.lookup(np.array([1], np.int64))
   fed = {name: tf1.placeholder(getattr(found, name).dtype) for name in ("keys", "handles", "counts", "generation", "rows")}
-  late = ops.mxrec_apply(table.handle, [0.1], [fed["keys"]], [fed["handles"]], [fed["counts"]], [fed["generation"]], [fed["rows"]],
-                         [tf.ones([1, 2])], [tf.zeros([1], tf.int32)], optimizer="sgd", dense=[False])
+  late = ops.mxrec_apply(
+    table.handle,
+    [0.1],
+    [fed["keys"]],
+    [fed["handles"]],
+    [fed["counts"]],
+    [fed["generation"]],
+    [fed["rows"]],
+    [tf.ones([1, 2])],
+    [tf.zeros([1], tf.int32)],
+    optimizer="sgd",
+    dense=[False],
+  )
   with tf1.Session() as session:
     session.run(table.train(np.array([1], np.int64)))
     old = session.run(found)
@@ -392,11 +409,20 @@ def test_each_direct_session_has_its_own_table_and_handle_ops_of_one_name_share_
     a.run(size)
 
 
-@pytest.mark.parametrize("change,text", [
-    ({"dim": 8}, "dim: 4 against 8"), ({"vocabulary": 5}, "vocabulary: 1000 against 5"), ({"seed": 8}, "seed: 7 against 8"),
-    ({"max_cold_secs": 3}, "max_cold_secs: .* against 3"), ({"min_used_times": 2}, "min_used_times: .* against 2"),
-    ({"initializer": normal()}, "initializer: "), ({"capacity_policy": "error"}, 'capacity_policy: "grow" against "error"'),
-    ({"non_finite": "skip"}, 'non_finite: "apply" against "skip"'), ({"name": "u"}, 'name: "t" against "u"')])
+@pytest.mark.parametrize(
+  "change,text",
+  [
+    ({"dim": 8}, "dim: 4 against 8"),
+    ({"vocabulary": 5}, "vocabulary: 1000 against 5"),
+    ({"seed": 8}, "seed: 7 against 8"),
+    ({"max_cold_secs": 3}, "max_cold_secs: .* against 3"),
+    ({"min_used_times": 2}, "min_used_times: .* against 2"),
+    ({"initializer": normal()}, "initializer: "),
+    ({"capacity_policy": "error"}, 'capacity_policy: "grow" against "error"'),
+    ({"non_finite": "skip"}, 'non_finite: "apply" against "skip"'),
+    ({"name": "u"}, 'name: "t" against "u"'),
+  ],
+)
 def test_another_config_under_the_same_name_is_refused_by_field(change, text):
   table = Table()
   other = ops.mxrec_table(shared_name="mxrec/t", config=config(**change))
@@ -416,8 +442,11 @@ def test_a_bad_config_is_an_invalid_argument(text):
 def test_an_op_built_for_another_dim_is_refused():
   table = Table(dim=4)
   with tf1.Session() as session:
-    for wrong in (ops.mxrec_lookup(table.handle, np.array([1], np.int64), np.zeros([0], np.float32), dim=5).rows,
-                  ops.mxrec_table_find(table.handle, [1], dim=5).values, ops.mxrec_table_export(table.handle, dim=5).keys):
+    for wrong in (
+      ops.mxrec_lookup(table.handle, np.array([1], np.int64), np.zeros([0], np.float32), dim=5).rows,
+      ops.mxrec_table_find(table.handle, [1], dim=5).values,
+      ops.mxrec_table_export(table.handle, dim=5).keys,
+    ):
       with pytest.raises(tf.errors.FailedPreconditionError, match='table "t" has dim 4.*built for dim 5'):
         session.run(wrong)
 
@@ -456,6 +485,7 @@ def test_server_sessions_share_tables_until_reset():
 
 def slow_ids(ids, seconds=0.01):
   """The ids, some time later."""
+
   def wait():
     time.sleep(seconds)
     return np.array(ids, np.int64)
@@ -544,6 +574,7 @@ def test_a_lookup_in_a_branch_not_taken_does_not_stop_the_update(v2):
   flag = tf1.placeholder(tf.bool, [])
   (tf1.enable_control_flow_v2 if v2 else tf1.disable_control_flow_v2)()
   try:
+
     def taken():
       return table.lookup(np.array([1], np.int64)).rows
 
@@ -667,9 +698,14 @@ def test_lookups_updates_saves_and_evictions_may_overlap(tmp_path):
       failures.append(error)
 
   with tf1.Session() as session:
-    bodies = [lambda i, x: session.run(step, {ids: x}), lambda i, x: session.run(found, {ids: x}),
-              lambda i, x: session.run(step, {ids: x}), lambda i, x: session.run(save, {number: i}),
-              lambda i, x: session.run(erase, {ids: x[:50]}), lambda i, x: session.run(others)]
+    bodies = [
+      lambda i, x: session.run(step, {ids: x}),
+      lambda i, x: session.run(found, {ids: x}),
+      lambda i, x: session.run(step, {ids: x}),
+      lambda i, x: session.run(save, {number: i}),
+      lambda i, x: session.run(erase, {ids: x[:50]}),
+      lambda i, x: session.run(others),
+    ]
     running = [threading.Thread(target=loop, args=(body,)) for body in bodies]
     for thread in running:
       thread.start()

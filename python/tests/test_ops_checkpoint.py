@@ -237,8 +237,9 @@ def test_d_a_cancelled_save_publishes_nothing(tmp_path):
     session.run(s.save_op, {s.place: str(tmp_path), s.step: 1})
     session.run(s.train_op, {s.ids: np.arange(10)})
     with pytest.raises((tf.errors.DeadlineExceededError, tf.errors.CancelledError)):
-      session.run([s.save_op, tf1.py_func(_sleep, [], tf.int64)], {s.place: str(tmp_path), s.step: 2},
-                  options=tf1.RunOptions(timeout_in_ms=1))
+      session.run(
+        [s.save_op, tf1.py_func(_sleep, [], tf.int64)], {s.place: str(tmp_path), s.step: 2}, options=tf1.RunOptions(timeout_in_ms=1)
+      )
     report = json.loads(session.run(s.load_op, {s.place: str(tmp_path), s.step: -1}))
     assert report["step"] in (1, 2)  # whole, whichever it is
     session.run(s.load_op, {s.place: str(tmp_path), s.step: 1})

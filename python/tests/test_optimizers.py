@@ -27,8 +27,9 @@ def adamw_by_hand(w, gradients, lr, wd, b1, b2, eps, start=0.0, power=1.0):
   return np.array(out)
 
 
-@pytest.mark.parametrize("state, expected", [("zeros", (0.98996002, 0.98725706, 0.98381329)),
-                                             ("original", (0.98407167, 0.97425212, 0.96712626))])
+@pytest.mark.parametrize(
+  "state, expected", [("zeros", (0.98996002, 0.98725706, 0.98381329)), ("original", (0.98407167, 0.97425212, 0.96712626))]
+)
 def test_fact_20_adamw_worked_numbers(state, expected, sess):
   emb_table = helpers.table(dimension=1, initializer=tf.ones_initializer())
   model = helpers.SumModel(emb_table, mxrec.AdamWOptimizer(0.01, 0.004, 0.9, 0.999, 1e-6, initial_state=state))
@@ -80,17 +81,20 @@ def tolerance_of(subject):
   return rtol.value, atol.value
 
 
-@pytest.mark.parametrize("kind, batches, equal_bits", [
+@pytest.mark.parametrize(
+  "kind, batches, equal_bits",
+  [
     ("sgd", "distinct", True),  # the same operations
     ("sgd", "random", False),  # TensorFlow subtracts once per occurrence, we sum them first
     ("adagrad", "random", False),
     ("adam", "every row", False),  # TensorFlow's Adam moves every row at every step, ours the rows of the step
-])
+  ],
+)
 def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind, batches, equal_bits, sess):
   make = {
-      "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
-      "adagrad": lambda: tf.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3),
-      "adam": lambda: tf.train.AdamOptimizer(0.01, 0.8, 0.99, 1e-7),
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "adagrad": lambda: tf.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3),
+    "adam": lambda: tf.train.AdamOptimizer(0.01, 0.8, 0.99, 1e-7),
   }[kind]
   pair = Pair(make)
   rng = np.random.RandomState(5)
@@ -146,7 +150,7 @@ def test_fact_21_one_optimizer_over_three_tables_equals_three_and_lookups_share_
         train = mxrec.AdamWOptimizer(learning_rate=0.1).apply_gradients(pairs)
       else:
         each = [mxrec.AdamWOptimizer(learning_rate=0.1, name=f"AdamWOptimizer_{i}") for i in range(3)]
-        train = tf.group(*[optimizer.apply_gradients(pairs[2 * i:2 * i + 2]) for i, optimizer in enumerate(each)])
+        train = tf.group(*[optimizer.apply_gradients(pairs[2 * i : 2 * i + 2]) for i, optimizer in enumerate(each)])
       for _ in range(4):
         sess.run(train)
       assert all(emb_table.stats(sess)["optimizer_step"] == 4 for emb_table in tables)
@@ -158,6 +162,7 @@ def test_fact_21_one_optimizer_over_three_tables_equals_three_and_lookups_share_
 
 def test_learning_rate_may_be_reassigned_until_apply(sess):
   """What a loss-scale wrapper does: it divides `_lr` or `_learning_rate`, or both, after construction."""
+
   def moved(change):
     emb_table = helpers.table(f"t{len(mxrec.get_existing_tables())}", dimension=1, initializer=tf.ones_initializer())
     optimizer = mxrec.AdamWOptimizer(learning_rate=0.1, weight_decay=0.0)
@@ -171,8 +176,11 @@ def test_learning_rate_may_be_reassigned_until_apply(sess):
     optimizer._learning_rate = optimizer._learning_rate / tf.constant(4.0)
 
   plain = moved(lambda optimizer: None)
-  changes = [lambda o: setattr(o, "_lr", o._lr / 4.0),
-             lambda o: setattr(o, "_learning_rate", o._learning_rate / tf.constant(4.0)), both]
+  changes = [
+    lambda o: setattr(o, "_lr", o._lr / 4.0),
+    lambda o: setattr(o, "_learning_rate", o._learning_rate / tf.constant(4.0)),
+    both,
+  ]
   for change in changes:
     np.testing.assert_allclose(moved(change), plain / 4, rtol=1e-5)
 

@@ -32,8 +32,9 @@ def test_criteo_clicks_are_learned_and_no_id_is_lost(sess):
   raw = [line.rstrip("\n").split("\t") for line in need("criteo_raw10k/criteo_first10000.txt").open(encoding="ascii")]
   labels = np.array([int(fields[0]) for fields in raw], np.float32)
   missing = 2**32
-  ids = np.array([[(column << 33) + (int(text, 16) if text else missing) for column, text in enumerate(row[14:40])] for row in raw],
-                 np.int64)
+  ids = np.array(
+    [[(column << 33) + (int(text, 16) if text else missing) for column, text in enumerate(row[14:40])] for row in raw], np.int64
+  )
   numbers = np.array([[float(text) if text else 0.0 for text in fields[1:14]] for fields in raw], np.float32)
   numbers = np.log1p(np.maximum(numbers, 0))
   emb_table = helpers.table("criteo", 8, 100_000, initializer=tf.random_normal_initializer(stddev=0.01))
@@ -67,8 +68,8 @@ def test_criteo_clicks_are_learned_and_no_id_is_lost(sess):
 
 
 def test_tencent_users_are_nearly_all_new_and_none_is_lost(sess):
-  """Nothing in this sample tells the clicks of unseen users (the ads' click rates give an AUC of 0.495 there), so the AUC is that of
-  the learned rows: it shows that each user's row was found again and trained."""
+  """Nothing in this sample tells the clicks of unseen users (the ads' click rates give an AUC of 0.495 there),
+  so the AUC is that of the learned rows: it shows that each user's row was found again and trained."""
   path = need("tencent_lookalike100k/train_sample.csv")
   data = np.loadtxt(path, delimiter=",", skiprows=1, dtype=np.int64)
   ads, users, labels = data[:, 0], data[:, 1], (data[:, 2] > 0).astype(np.float32)
@@ -91,11 +92,13 @@ def test_tencent_users_are_nearly_all_new_and_none_is_lost(sess):
   losses = []
   for _ in range(2):
     for start in range(0, len(learned), 1000):
-      part = learned[start:start + 1000]
+      part = learned[start : start + 1000]
       losses.append(sess.run([loss, train], {feed_ads: ads[part], feed_users: users[part], feed_labels: labels[part]})[0])
   assert np.mean(losses[-20:]) < np.mean(losses[:20])
   assert user_table.size(sess) == len(np.unique(users[learned])) and ad_table.size(sess) == len(np.unique(ads[learned]))
-  seen, unseen = (auc(labels[part], sess.run(predict, {feed_ads: ads[part], feed_users: users[part]})) for part in (learned, held_out))
+  seen, unseen = (
+    auc(labels[part], sess.run(predict, {feed_ads: ads[part], feed_users: users[part]})) for part in (learned, held_out)
+  )
   print(f"AUC on 80,000 learned rows: {seen:.4f}, on 20,000 held-out rows: {unseen:.4f}")
   assert seen > 0.9
   assert user_table.size(sess) == len(np.unique(users[learned]))

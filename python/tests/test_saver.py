@@ -107,7 +107,9 @@ def test_keep_n_latest_and_saving_a_step_again(sess, tmp_path):
   assert saver.latest_step(tmp_path) == 4294967295
 
 
-@pytest.mark.parametrize("name", ["with blank", "日本語", "per%cent", "Key password privatekey", "a" * 200, "quote'\"", "new\nline"])
+@pytest.mark.parametrize(
+  "name", ["with blank", "日本語", "per%cent", "Key password privatekey", "a" * 200, "quote'\"", "new\nline"]
+)
 def test_d_51_odd_folder_names_work(name, sess, tmp_path):
   emb_table = helpers.table()
   emb_table.insert([1], session=sess)
@@ -192,13 +194,15 @@ def test_damaged_files_are_refused_and_the_table_is_untouched(damage, sess, tmp_
     path.unlink()
   else:
     middle = len(content) // 2
-    path.write_bytes({
+    path.write_bytes(
+      {
         "truncated": content[:-7],
-        "bit flip": content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1:],
+        "bit flip": content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :],
         "emptied": b"",
         "foreign": b"PK" + os.urandom(len(content) - 2),
         "manifest": content[:-20],
-    }[damage])
+      }[damage]
+    )
   with pytest.raises(tf.errors.OpError) as error:
     saver.load(sess, tmp_path, 1)
   assert path.name in str(error.value) or folder.name in str(error.value)
@@ -248,6 +252,7 @@ def test_d_28_loading_fifty_times_keeps_memory_flat(sess, tmp_path):
 def test_d_22_rows_and_slots_are_saved_as_of_one_moment(tmp_path):
   """Saves while another thread trains: SGD-free proof by Adagrad, whose slot follows from the row."""
   import threading
+
   emb_table = helpers.table(dimension=1, initializer=tf.zeros_initializer())
   # Gradient 1 at each step, so after k steps the accumulator is k and the row -sum 1/sqrt(j).
   model = helpers.SumModel(emb_table, tf.train.AdagradOptimizer(1.0, initial_accumulator_value=1e-20))
@@ -272,6 +277,6 @@ def test_d_22_rows_and_slots_are_saved_as_of_one_moment(tmp_path):
       assert (rows == rows[0]).all()
       model.step(session, np.arange(500))
       moved = rows - emb_table.lookup_numpy(np.arange(500), session)[:, 0]
-      steps = round(1 / float(moved[0])**2)
+      steps = round(1 / float(moved[0]) ** 2)
       np.testing.assert_allclose(moved, 1 / np.sqrt(steps), rtol=1e-3)
       np.testing.assert_allclose(-rows[0], np.sum(1 / np.sqrt(np.arange(1, steps))), rtol=1e-3)

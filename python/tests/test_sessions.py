@@ -84,7 +84,6 @@ def test_hooks_and_every_kind_of_session_reach_the_table(tmp_path):
   seen = []
 
   class Hook(tf.train.SessionRunHook):
-
     def after_run(self, run_context, run_values):
       seen.append(model.table.size(run_context.session))
       saver.save(run_context.session, tmp_path, len(seen))
@@ -153,8 +152,11 @@ def test_g_22_structure_iterator_feeds_nested_fetches_and_run_metadata(sess):
   metadata = tf.RunMetadata()
   for _ in range(2):
     sess.run(start)
-    fetched = sess.run({"loss": loss, "rest": [train, (ids, output)]}, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
-                       run_metadata=metadata)
+    fetched = sess.run(
+      {"loss": loss, "rest": [train, (ids, output)]},
+      options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE),
+      run_metadata=metadata,
+    )
     assert fetched["rest"][1][0].tolist() == [0, 1, 2, 3] and fetched["rest"][1][1].shape == (4, 1)
   assert metadata.step_stats.dev_stats
   assert sess.run(output, {ids: [5, 5], labels: [0, 0]}).shape == (2, 1)
@@ -204,8 +206,13 @@ def test_monitored_training_session_trains_saves_and_resumes(tmp_path):
 
   def run(steps):
     emb_table, train, step = build()
-    with tf.train.MonitoredTrainingSession(checkpoint_dir=str(tmp_path / "mts"), save_checkpoint_steps=2, save_summaries_steps=None,
-                                           save_summaries_secs=None, log_step_count_steps=None) as session:
+    with tf.train.MonitoredTrainingSession(
+      checkpoint_dir=str(tmp_path / "mts"),
+      save_checkpoint_steps=2,
+      save_summaries_steps=None,
+      save_summaries_secs=None,
+      log_step_count_steps=None,
+    ) as session:
       for _ in range(steps):
         session.run(train)
       assert emb_table.size(session) == 2
@@ -235,16 +242,17 @@ def test_d_27_lookups_updates_saves_and_evictions_from_many_threads(tmp_path):
           function(turn)
       except Exception as error:
         failures.append(error)
+
     return body
 
   with tf.Session() as session:
     work = [
-        guarded(lambda turn: model.step(session, np.arange(200) + turn)),
-        guarded(lambda turn: model.step(session, np.arange(200) * 3 + turn)),
-        guarded(lambda turn: model.look(session, np.arange(300))),
-        guarded(lambda turn: saver.save(session, str(tmp_path), turn)),
-        guarded(lambda turn: model.table.evict(session)),
-        guarded(lambda turn: model.table.erase(np.arange(5), session=session)),
+      guarded(lambda turn: model.step(session, np.arange(200) + turn)),
+      guarded(lambda turn: model.step(session, np.arange(200) * 3 + turn)),
+      guarded(lambda turn: model.look(session, np.arange(300))),
+      guarded(lambda turn: saver.save(session, str(tmp_path), turn)),
+      guarded(lambda turn: model.table.evict(session)),
+      guarded(lambda turn: model.table.erase(np.arange(5), session=session)),
     ]
     threads = [threading.Thread(target=body) for body in work]
     for thread in threads:

@@ -31,7 +31,7 @@ def steps(session, train, ids, count, first=0):
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_save_restore_and_go_on_bit_equal(sharded, tmp_path):
-  emb_table, ids, output, train = build()
+  emb_table, ids, _, train = build()
   saver = tf.train.Saver(sharded=sharded)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
@@ -41,7 +41,7 @@ def test_save_restore_and_go_on_bit_equal(sharded, tmp_path):
     prefix = saver.save(session, str(tmp_path / "new" / "model"), global_step=3)
     steps(session, train, ids, 3, 3)
     expected = emb_table.export(session)
-  emb_table, ids, output, train = build(extra_lookups=2)  # restoring into a graph with other lookups
+  emb_table, ids, _output, train = build(extra_lookups=2)  # restoring into a graph with other lookups
   saver = tf.train.Saver(sharded=sharded)
   with tf.Session() as session:
     saver.restore(session, prefix)
@@ -83,7 +83,7 @@ def test_the_marker_is_numeric_so_scripts_may_reshape_every_tensor(tmp_path):
 
 
 def test_import_meta_graph_restores_tables_and_finds_them_again(tmp_path):
-  emb_table, ids, output, train = build()
+  _emb_table, ids, output, train = build()
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     steps(session, train, ids, 2)
@@ -155,6 +155,7 @@ def test_both_savers_share_a_folder_without_disturbing_each_other(tmp_path):
     saver.restore(session, tf.train.latest_checkpoint(str(tmp_path)))
     assert emb_table.size(session) == 4
   import re
+
   found = {match[1] for path in tmp_path.glob("model-*") if (match := re.match(r".*model-([0-9]+).*", str(path)))}
   assert found == {"2"}
 

@@ -13,7 +13,7 @@ def learnable(seed, rows=2000, users=50, items=40):
   rng = np.random.RandomState(seed)
   user, item = rng.randint(0, users, rows), rng.randint(0, items, rows)
   hidden = rng.randn(users, 3) @ rng.randn(3, items)
-  ids = rng.permutation(10**6)[:users + items].astype(np.int64) - 500000
+  ids = rng.permutation(10**6)[: users + items].astype(np.int64) - 500000
   return ids[user], ids[users + item], (hidden[user, item] > 0).astype(np.float32)
 
 
@@ -32,18 +32,22 @@ def test_g_03_a_plain_session_loop_learns_and_rows_change(sess):
   losses = []
   for _ in range(8):
     for start in range(0, len(users), 100):
-      feed = {user_ids: users[start:start + 100], item_ids: items[start:start + 100], labels: clicks[start:start + 100]}
+      feed = {user_ids: users[start : start + 100], item_ids: items[start : start + 100], labels: clicks[start : start + 100]}
       losses.append(sess.run([loss, train], feed)[0])
   assert np.mean(losses[-20:]) < 0.5 * np.mean(losses[:5])
   assert (user_table.size(sess), item_table.size(sess)) == (len(np.unique(users)), len(np.unique(items)))
   assert np.all(np.any(user_table.lookup_numpy(np.unique(users), sess) != before, axis=1))
 
 
-@pytest.mark.parametrize("make", [
+@pytest.mark.parametrize(
+  "make",
+  [
     lambda: tf.train.GradientDescentOptimizer(0.3),
     lambda: tf.train.AdagradOptimizer(0.1),
     lambda: tf.train.AdamOptimizer(0.01),
-], ids=["sgd", "adagrad", "adam"])
+  ],
+  ids=["sgd", "adagrad", "adam"],
+)
 def test_g_07_same_loss_curve_as_a_variable(make, sess):
   """One graph with a dense layer and a lookup that stays a tf.Variable; the other lookup once as variable, once as table."""
   vocabulary, dim = 30, 6
@@ -98,9 +102,9 @@ def test_g_13_inference_with_a_padded_last_batch_writes_each_example_and_changes
   mxrec.testing.set_clock(4.0)
   examples, written = np.arange(10), 0
   for start in range(0, 10, 4):
-    part = examples[start:start + 4]
+    part = examples[start : start + 4]
     padded = np.concatenate([part, np.full(4 - len(part), 9)])
-    written += len(sess.run(predicted, {model.ids: padded})[:len(part)])
+    written += len(sess.run(predicted, {model.ids: padded})[: len(part)])
   assert written == len(examples)
   after = emb_table.stats(sess)
   assert (after["rows"], after["candidates"]) == (before["rows"], before["candidates"])

@@ -60,13 +60,15 @@ def test_right_graphs_do_not_warn(sess, tmp_path):
 
 def test_an_update_inside_a_function_counts(sess):
   from tensorflow.python.ops import cond_v2
+
   emb_table = helpers.table()
   loss = dense_loss(emb_table)
   rows = mxrec.get_sparse_embedding()
   pairs = list(zip(tf.gradients(loss, rows), rows))
   train = tf.group(
-      tf.train.AdamOptimizer(0.1).minimize(loss),
-      cond_v2.cond_v2(tf.constant(True), lambda: tf.group(mxrec.AdamWOptimizer().apply_gradients(pairs)), tf.no_op))
+    tf.train.AdamOptimizer(0.1).minimize(loss),
+    cond_v2.cond_v2(tf.constant(True), lambda: tf.group(mxrec.AdamWOptimizer().apply_gradients(pairs)), tf.no_op),
+  )
   sess.run(tf.global_variables_initializer())
   sess.run(train)
   assert warned(lambda: emb_table.size(sess)) == [] and emb_table.size(sess) == 2
