@@ -44,6 +44,10 @@ HWY_INLINE uint32_t PlacesOf(const Bucket& bucket, uint64_t key) {
   return places & ((1u << bucket.count()) - 1);
 }
 
+HWY_INLINE const char* RowAt(const ProbeInput& in, uint32_t handle) {
+  return in.directory[handle >> in.shift] + static_cast<size_t>(handle & ((1u << in.shift) - 1)) * in.stride_bytes;
+}
+
 // The whole search for one key, waiting for each line. For the few whose lines were not fetched in time.
 HWY_NOINLINE HWY_MAYBE_UNUSED static uint32_t SearchNow(const ProbeShard* shards, uint64_t key) {
   const uint64_t hash = KeyHash(key);
@@ -126,8 +130,7 @@ class Prober {
         special_[special_count_++] = static_cast<uint32_t>(i);
         return;
       }
-      const char* row =
-          in_.directory[handle >> in_.shift] + static_cast<size_t>(handle & ((1u << in_.shift) - 1)) * in_.stride_bytes;
+      const char* row = RowAt(in_, handle);
       rows_[i % kRing] = reinterpret_cast<const float*>(row);
       const size_t bytes = (kDim != 0 ? kDim : in_.dim) * sizeof(float);
       // Into the second-level cache: it keeps more misses in flight than the first-level fill buffers.
@@ -177,9 +180,7 @@ HWY_INLINE size_t Expand(const ProbeInput& in, const uint32_t* local, const uint
     if (HWY_LIKELY(key + kRing > stepped)) {
       row = prober.RowOf(key);
     } else if ((handles[key] >> 31) == 0) {
-      const uint32_t handle = handles[key];
-      row = reinterpret_cast<const float*>(in.directory[handle >> in.shift] +
-                                           static_cast<size_t>(handle & ((1u << in.shift) - 1)) * in.stride_bytes);
+      row = reinterpret_cast<const float*>(RowAt(in, handles[key]));
     }
     if (HWY_LIKELY(row != nullptr)) CopyRow<kDim>(expanded + static_cast<size_t>(positions[j]) * dim, row, dim);
   }

@@ -142,12 +142,7 @@ Status Table::Loader::AddRows(const RowBlock& block) {
     Shard& shard = impl.shards[shard_number];
     std::unique_lock lock(shard.mutex);
     MXREC_RETURN_IF_ERROR(shard.row_stock.Reserve(&impl.rows, end - at, 0));
-    const uint64_t before = shard.index.bytes();
-    MXREC_ASSIGN_OR_RETURN(BucketIndex grown, shard.index.Grown(end - at, shard_number));
-    if (grown.bucket_count() != 0) {
-      std::swap(shard.index, grown);
-      impl.index_bytes.fetch_add(shard.index.bytes() - before);
-    }
+    MXREC_RETURN_IF_ERROR(impl.GrowIndexLocked(static_cast<int>(shard_number), end - at));
     for (size_t i = at; i < end; ++i) {
       if (shard.index.Find(block.keys[i]) != nullptr) {
         return DataLossError("table " + impl.options.name + ": id " + std::to_string(static_cast<int64_t>(block.keys[i])) +
@@ -193,12 +188,7 @@ Status Table::Loader::AddCandidates(std::span<const Candidate> candidates) {
                            " stands twice in the checkpoint");
     }
     MXREC_RETURN_IF_ERROR(shard.candidate_stock.Reserve(&impl.candidates, 1, 63));
-    const uint64_t before = shard.index.bytes();
-    MXREC_ASSIGN_OR_RETURN(BucketIndex grown, shard.index.Grown(1, shard_number));
-    if (grown.bucket_count() != 0) {
-      std::swap(shard.index, grown);
-      impl.index_bytes.fetch_add(shard.index.bytes() - before);
-    }
+    MXREC_RETURN_IF_ERROR(impl.GrowIndexLocked(static_cast<int>(shard_number), 1));
     const uint32_t handle = shard.candidate_stock.Take(&impl.candidates);
     *impl.candidate(handle) = {candidate.last_seen_ms, candidate.count, 0};
     shard.index.Insert(candidate.key, handle | kCandidateBit);

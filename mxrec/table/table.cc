@@ -190,6 +190,16 @@ Status Table::Impl::GrowIndex(int shard_number, uint64_t extra) {
   return OkStatus();
 }
 
+Status Table::Impl::GrowIndexLocked(int shard_number, uint64_t extra) {
+  BucketIndex& index = shards[shard_number].index;
+  const uint64_t before = index.bytes();
+  MXREC_ASSIGN_OR_RETURN(BucketIndex grown, index.Grown(extra, static_cast<uint32_t>(shard_number)));
+  if (grown.bucket_count() == 0) return OkStatus();
+  std::swap(index, grown);
+  index_bytes.fetch_add(index.bytes() - before);
+  return OkStatus();
+}
+
 Status Table::Impl::CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t new_candidates,
                               const std::array<uint64_t, kShardCount>& new_keys) {
   const uint64_t rows_now = row_count.load();

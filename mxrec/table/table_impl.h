@@ -136,6 +136,8 @@ struct Table::Impl {
   Status Attach(const SlotRecord& record);
   // Index of a shard with room for `extra` more keys; readers are kept out only for the swap.
   Status GrowIndex(int shard, uint64_t extra);
+  // The same for who holds the exclusive lock of the shard already.
+  Status GrowIndexLocked(int shard, uint64_t extra);
   // Whether the table may grow so, its rows laid out like `as`. Under a byte cap old candidates may be dropped for it.
   Status CheckRoom(const RowLayout& as, uint64_t new_rows, uint64_t new_candidates,
                    const std::array<uint64_t, kShardCount>& new_keys);

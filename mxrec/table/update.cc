@@ -146,10 +146,8 @@ class Updating {
     return OkStatus();
   }
 
-  // True when the keys of the only part come shard by shard, as a lookup delivers them. Fills shard_begin_.
-  bool SingleSortedPart() {
-    if (parts_.size() != 1) return false;
-    const auto keys = parts_[0].keys;
+  // Fills shard_begin_ for keys that come shard by shard; false when they do not.
+  bool FindShards(std::span<const uint64_t> keys) {
     uint32_t shard = 0;
     shard_begin_[0] = 0;
     for (size_t i = 0; i < keys.size(); ++i) {
@@ -166,7 +164,7 @@ class Updating {
 
   void Merge() {
     UpdateScratch& s = *scratch_;
-    if (SingleSortedPart()) {
+    if (parts_.size() == 1 && FindShards(parts_[0].keys)) {  // as a lookup delivers them
       const UpdatePart& part = parts_[0];
       unique_ = part.keys.size();
       keys_ = part.keys.data();
@@ -217,13 +215,7 @@ class Updating {
       at += part.keys.size();
     }
     keys_ = keys;
-    uint32_t shard = 0;
-    shard_begin_[0] = 0;
-    for (size_t i = 0; i < unique_; ++i) {
-      const uint32_t of = ShardOfHash(KeyHash(keys_[i]));
-      while (shard < of) shard_begin_[++shard] = static_cast<uint32_t>(i);
-    }
-    while (shard < kShardCount) shard_begin_[++shard] = static_cast<uint32_t>(unique_);
+    MXREC_CHECK(FindShards({keys_, unique_})) << "a batch comes shard by shard";
   }
 
   const float* FirstRow(size_t m) const {
