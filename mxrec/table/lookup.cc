@@ -23,6 +23,17 @@ void FillDefault(const LookupOptions& options, size_t dim, float* row) {
   }
 }
 
+bool NeverTrained(const LookupOptions& options, uint64_t key) {
+  return std::find(options.never_trained.begin(), options.never_trained.end(), key) != options.never_trained.end();
+}
+
+void MarkNeverTrained(const LookupOptions& options, const uint64_t* keys, size_t count, uint32_t* handles) {
+  if (options.never_trained.empty()) return;
+  for (size_t i = 0; i < count; ++i) {
+    if (NeverTrained(options, keys[i])) handles[i] = kNeverTrained;
+  }
+}
+
 // Answers the keys that own no row. `special` lists their positions among the group's keys; row_of(i) says where the answer
 // for special[i] goes. Replaces their handles by kUnseen or kNotAdmitted.
 template <typename RowOf>
@@ -39,7 +50,7 @@ void AnswerSpecial(const Table::Impl& impl, const LookupOptions& options, const 
   };
   for (size_t i = 0; i < special_count; ++i) {
     const uint32_t at = special[i];
-    bool first_row = options.mode == LookupMode::kTrain;
+    bool first_row = options.mode == LookupMode::kTrain && !NeverTrained(options, keys[at]);
     if (first_row && least > 1) {
       const uint64_t before = handles[at] == BucketIndex::kAbsent ? 0 : impl.candidate(handles[at])->count;
       first_row = before + counts[at] >= least;
@@ -127,7 +138,10 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
     if (inverse != nullptr) {
       for (size_t j = 0; j < occurrences; ++j) inverse[positions[j]] = static_cast<int32_t>(group.unique_begin + local[j]);
     }
-    if (expanded == nullptr) return;
+    if (expanded == nullptr) {
+      MarkNeverTrained(options, keys, count, handles);
+      return;
+    }
     if (rows != nullptr) {
       for (size_t j = 0; j < occurrences; ++j) {
         std::memcpy(expanded + positions[j] * dim, rows + local[j] * dim, dim * sizeof(float));
@@ -140,6 +154,7 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
         std::memcpy(expanded + positions[j] * dim, scratch->special_rows.data() + special_of[local[j]] * dim, dim * sizeof(float));
       }
     }
+    MarkNeverTrained(options, keys, count, handles);
   });
   return OkStatus();
 }

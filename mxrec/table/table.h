@@ -39,6 +39,8 @@ inline constexpr int kShardCount = 64;
 // Handles of keys that own no row, as a lookup reports them.
 inline constexpr uint32_t kUnseen = 0xFFFFFFFFu;       // answered with the first row; Update inserts it
 inline constexpr uint32_t kNotAdmitted = 0xFFFFFFFEu;  // answered with the default row; Update only counts it
+// In place of any of these, and of a row's handle: a key that its lookup excludes from training. Update leaves it out.
+inline constexpr uint32_t kNeverTrained = 0xFFFFFFFDu;
 
 enum class CapacityPolicy : uint8_t { kGrow = 0, kError = 1 };
 
@@ -82,7 +84,7 @@ struct TableStats {
 struct UniqueOutputs {
   float* rows = nullptr;        // [unique, dim]
   uint64_t* keys = nullptr;     // [unique]
-  uint32_t* handles = nullptr;  // [unique]: a row, kUnseen or kNotAdmitted
+  uint32_t* handles = nullptr;  // [unique]: a row, kUnseen, kNotAdmitted or kNeverTrained
   uint32_t* counts = nullptr;   // [unique]: occurrences in this batch
 };
 
@@ -94,6 +96,9 @@ enum class LookupMode : uint8_t {
 struct LookupOptions {
   LookupMode mode = LookupMode::kTrain;
   std::span<const float> default_row;  // [dim], or empty = zeros
+  // Keys (few) that are read but not to be trained, as ids that fill a batch up are. Unseen they get the default row; their
+  // handle is kNeverTrained.
+  std::span<const uint64_t> never_trained;
 };
 
 // One lookup's share of an update.
@@ -108,6 +113,11 @@ struct UpdatePart {
   std::span<const int32_t> index;
   const float* values = nullptr;
   bool dense = false;
+  // With value_rows, occurrences share rows of `values` [value_count, dim], as the ids of a bag share the gradient of the row
+  // they were pooled to: the gradient of occurrence j is scales[j] * values[value_rows[j]]. Not with dense.
+  std::span<const int32_t> value_rows;  // [index.size()], or empty
+  std::span<const float> scales;        // [index.size()], or empty: 1 each
+  size_t value_count = 0;
 };
 
 // Applies gradients to rows: implemented by the engine over an Optimizer.

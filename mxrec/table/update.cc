@@ -32,6 +32,7 @@ enum class Fate : uint8_t { kHasRow, kNewRow, kAdmit, kCount, kNewCandidate, kFo
 struct UpdateScratch {
   std::vector<uint64_t> all_keys, keys;
   std::vector<uint32_t> handles, counts, pending, offsets, fill, occurrences;
+  std::vector<float> scales;       // of the occurrences
   std::vector<int32_t> merged_of;  // of each part's keys, one part after the other
   std::vector<const float*> first_rows;
   std::vector<Fate> fates;
@@ -119,9 +120,30 @@ class Updating {
  private:
   std::string Where(size_t part) const { return "table " + impl_.options.name + ", part " + std::to_string(part); }
 
+  // Gradients of a part, and the rows of `values` that they are made from.
+  static size_t Occurrences(const UpdatePart& part) { return part.dense ? part.keys.size() : part.index.size(); }
+  static size_t ValueRows(const UpdatePart& part) { return part.value_rows.empty() ? Occurrences(part) : part.value_count; }
+
+  // What a part says about shared rows of values.
+  Status ValidateShared(const UpdatePart& part, size_t p) const {
+    const size_t shared = part.value_rows.size(), scales = part.scales.size(), expected = part.dense ? 0 : part.index.size();
+    if ((shared != 0 && shared != expected) || (scales != 0 && (scales != expected || shared == 0))) {
+      return InvalidArgumentError(Where(p) + ": expected one value row and one scale (or none) for each of " +
+                                  std::to_string(expected) + " occurrences, found " + std::to_string(shared) + " value rows and " +
+                                  std::to_string(scales) + " scales");
+    }
+    for (size_t j = 0; j < shared; ++j) {
+      if (static_cast<uint32_t>(part.value_rows[j]) < part.value_count) continue;
+      return InvalidArgumentError(Where(p) + ": occurrence " + std::to_string(j) + " takes value row " +
+                                  std::to_string(part.value_rows[j]) + ", expected 0 to " + std::to_string(part.value_count) +
+                                  " (exclusive)");
+    }
+    return OkStatus();
+  }
+
   Status Validate() {
     const uint64_t now = impl_.generation.load(std::memory_order_acquire);
-    size_t total = 0, gradients = 0;
+    size_t total = 0, gradients = 0, values = 0;
     for (size_t p = 0; p < parts_.size(); ++p) {
       const UpdatePart& part = parts_[p];
       if (part.handles.size() != part.keys.size() || (!part.counts.empty() && part.counts.size() != part.keys.size())) {
@@ -136,10 +158,13 @@ class Updating {
         return InvalidArgumentError(Where(p) + ": handle " + std::to_string(handle) + " names no row; the table has handed out " +
                                     std::to_string(allocated));
       }
+      MXREC_RETURN_IF_ERROR(ValidateShared(part, p));
       total += part.keys.size();
-      gradients += part.dense ? part.keys.size() : part.index.size();
+      gradients += Occurrences(part);
+      values += ValueRows(part);
+      scaled_ = scaled_ || !part.scales.empty();
     }
-    if (total > 0x7FFFFFFFu || gradients > 0x7FFFFFFFu) {
+    if (total > 0x7FFFFFFFu || gradients > 0x7FFFFFFFu || values > 0x7FFFFFFFu) {
       return InvalidArgumentError("table " + impl_.options.name + ": an update takes at most 2147483647 keys and gradient rows");
     }
     gradient_count_ = gradients;
@@ -162,6 +187,9 @@ class Updating {
   // A handle from the lookup that still names a row.
   bool Trusted(uint32_t handle) const { return !stale_ && (handle & kCandidateBit) == 0; }
 
+  // What is known of a key from its lookup: its row, that it takes no part, or nothing.
+  uint32_t Known(uint32_t handle) const { return Trusted(handle) || handle == kNeverTrained ? handle : BucketIndex::kAbsent; }
+
   void Merge() {
     UpdateScratch& s = *scratch_;
     if (parts_.size() == 1 && FindShards(parts_[0].keys)) {  // as a lookup delivers them
@@ -171,7 +199,7 @@ class Updating {
       identity_ = true;
       uint32_t* handles = Ensure(&s.handles, unique_);
       uint32_t* counts = Ensure(&s.counts, unique_);
-      for (size_t i = 0; i < unique_; ++i) handles[i] = Trusted(part.handles[i]) ? part.handles[i] : BucketIndex::kAbsent;
+      for (size_t i = 0; i < unique_; ++i) handles[i] = Known(part.handles[i]);
       if (part.counts.empty()) {
         std::fill_n(counts, unique_, 1u);
       } else {
@@ -194,7 +222,7 @@ class Updating {
     uint32_t* counts = Ensure(&s.counts, unique_);
     const float** first_rows = Ensure(&s.first_rows, unique_);
     int32_t* merged_of = Ensure(&s.merged_of, total);
-    std::fill_n(handles, unique_, BucketIndex::kAbsent);
+    std::fill_n(handles, unique_, kNeverTrained);  // until a part wants the key
     std::fill_n(counts, unique_, 0u);
     std::fill_n(first_rows, unique_, nullptr);
     for (const KeyGroup& group : s.batch.groups()) {
@@ -207,9 +235,11 @@ class Updating {
     for (const UpdatePart& part : parts_) {
       for (size_t i = 0; i < part.keys.size(); ++i) {
         const auto m = static_cast<size_t>(merged_of[at + i]);
+        const uint32_t known = Known(part.handles[i]);
+        if (known == kNeverTrained) continue;
         const uint64_t sum = uint64_t{counts[m]} + (part.counts.empty() ? 1 : part.counts[i]);
         counts[m] = static_cast<uint32_t>(std::min<uint64_t>(sum, 0xFFFFFFFFu));
-        if (Trusted(part.handles[i])) handles[m] = part.handles[i];
+        if (handles[m] == kNeverTrained || known != BucketIndex::kAbsent) handles[m] = known;
         if (part.handles[i] == kUnseen && part.first_rows != nullptr) first_rows[m] = part.first_rows + i * dim_;
       }
       at += part.keys.size();
@@ -224,18 +254,20 @@ class Updating {
     return part.handles[m] == kUnseen && part.first_rows != nullptr ? part.first_rows + m * dim_ : nullptr;
   }
 
-  // offsets_[m] .. offsets_[m + 1]: the gradient rows of key m, in order of parts and, within a part, of occurrence.
-  // Occurrences that the lookup answered with the default row have no part in the update.
+  // offsets_[m] .. offsets_[m + 1]: the gradients of key m, in order of parts and, within a part, of occurrence: their rows of
+  // values, numbered over all parts, and their scales. Occurrences that the lookup answered with the default row, or that are
+  // never trained, have no part in the update.
   Status Occur() {
     UpdateScratch& s = *scratch_;
     uint32_t* offsets = Ensure(&s.offsets, unique_ + 2);
     std::fill_n(offsets, unique_ + 2, 0u);
     uint32_t* occurrences = Ensure(&s.occurrences, gradient_count_);
+    float* scales = scaled_ ? Ensure(&s.scales, gradient_count_) : nullptr;
     const auto for_each = [&](auto visit) -> Status {
-      size_t key_base = 0, gradient_base = 0;
+      size_t key_base = 0, value_base = 0;
       for (size_t p = 0; p < parts_.size(); ++p) {
         const UpdatePart& part = parts_[p];
-        const size_t count = part.dense ? part.keys.size() : part.index.size();
+        const size_t count = Occurrences(part);
         const size_t key_count = part.keys.size();
         for (size_t j = 0; j < count; ++j) {
           const size_t u = part.dense ? j : static_cast<size_t>(static_cast<uint32_t>(part.index[j]));
@@ -244,19 +276,25 @@ class Updating {
                                         std::to_string(part.index[j]) + ", expected 0 to " + std::to_string(key_count) +
                                         " (exclusive), the rows of its lookup");
           }
-          if (admission_ && part.handles[u] == kNotAdmitted) continue;
-          visit(identity_ ? u : static_cast<size_t>(s.merged_of[key_base + u]), static_cast<uint32_t>(gradient_base + j));
+          if (part.handles[u] == kNeverTrained || (admission_ && part.handles[u] == kNotAdmitted)) continue;
+          visit(identity_ ? u : static_cast<size_t>(s.merged_of[key_base + u]), part, j, value_base);
         }
         key_base += key_count;
-        gradient_base += count;
+        value_base += ValueRows(part);
       }
       return OkStatus();
     };
-    MXREC_RETURN_IF_ERROR(for_each([offsets](size_t m, uint32_t) { ++offsets[m + 2]; }));
+    MXREC_RETURN_IF_ERROR(for_each([offsets](size_t m, const UpdatePart&, size_t, size_t) { ++offsets[m + 2]; }));
     for (size_t m = 1; m < unique_ + 2; ++m) offsets[m] += offsets[m - 1];
-    MXREC_RETURN_IF_ERROR(for_each([offsets, occurrences](size_t m, uint32_t id) { occurrences[offsets[m + 1]++] = id; }));
+    MXREC_RETURN_IF_ERROR(for_each([=](size_t m, const UpdatePart& part, size_t j, size_t value_base) {
+      const uint32_t to = offsets[m + 1]++;
+      const size_t row = part.value_rows.empty() ? j : static_cast<size_t>(part.value_rows[j]);
+      occurrences[to] = static_cast<uint32_t>(value_base + row);
+      if (scales != nullptr) scales[to] = part.scales.empty() ? 1.0f : part.scales[j];
+    }));
     offsets_ = offsets;
     occurrences_ = occurrences;
+    scales_ = scales;
     return OkStatus();
   }
 
@@ -264,17 +302,25 @@ class Updating {
     if (parts_.size() == 1) return parts_[0].values + static_cast<size_t>(id) * dim_;
     size_t at = id;
     for (const UpdatePart& part : parts_) {
-      const size_t count = part.dense ? part.keys.size() : part.index.size();
+      const size_t count = ValueRows(part);
       if (at < count) return part.values + at * dim_;
       at -= count;
     }
     return nullptr;
   }
 
-  // The summed gradient of key m: the gradient row itself when there is one, else summed into `sum`.
+  // The summed gradient of key m: the gradient row itself when there is one, unscaled, else summed into `sum`.
   const float* Sum(size_t m, float* sum) const {
     const uint32_t begin = offsets_[m], end = offsets_[m + 1];
     const float* first = Gradient(occurrences_[begin]);
+    if (scales_ != nullptr) {
+      for (size_t d = 0; d < dim_; ++d) sum[d] = scales_[begin] * first[d];
+      for (uint32_t o = begin + 1; o < end; ++o) {
+        const float* next = Gradient(occurrences_[o]);
+        for (size_t d = 0; d < dim_; ++d) sum[d] += scales_[o] * next[d];
+      }
+      return sum;
+    }
     if (end - begin == 1) return first;
     std::memcpy(sum, first, dim_ * sizeof(float));
     for (uint32_t o = begin + 1; o < end; ++o) {
@@ -590,11 +636,12 @@ class Updating {
 
   mutable ScratchLease<UpdateScratch> scratch_storage_;
   UpdateScratch* scratch_ = &*scratch_storage_;
-  bool stale_ = false, identity_ = false;
+  bool stale_ = false, identity_ = false, scaled_ = false;
   size_t unique_ = 0, gradient_count_ = 0;
   const uint64_t* keys_ = nullptr;
   const uint32_t* offsets_ = nullptr;
   const uint32_t* occurrences_ = nullptr;
+  const float* scales_ = nullptr;  // null: 1 each
   const uint8_t* skipped_ = nullptr;
   Fate* fates_ = nullptr;
   std::array<uint32_t, kShardCount + 1> shard_begin_{}, pending_begin_{};
