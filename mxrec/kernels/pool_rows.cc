@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "mxrec/kernels/float_mode.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mxrec/kernels/pool_rows.cc"
 #include <hwy/cache_control.h>
@@ -247,6 +249,7 @@ void OccurrenceScales(const Bags& bags, size_t begin, size_t end, int32_t* bag_o
 size_t PoolRowsGradient(const float* grads, const Bags& bags, size_t unique, size_t dim, Executor* executor, float* out) {
   const size_t n = bags.occurrences;
   if (const size_t bad = FirstOutOfRange(bags.inverse, 0, n, unique); bad != n) return bad;
+  const ScopedIeeeFloat ieee;  // sums must not depend on the thread
   std::vector<int32_t> bag_of(n);
   std::vector<float> scales(UnitScales(bags) ? 0 : n);
   OccurrenceScales(bags, 0, bags.count, bag_of.data(), scales.empty() ? nullptr : scales.data());
@@ -263,6 +266,7 @@ size_t PoolRowsGradient(const float* grads, const Bags& bags, size_t unique, siz
   }
   constexpr size_t kRowsEach = 1024;
   executor->ParallelFor((unique + kRowsEach - 1) / kRowsEach, [&](size_t block) {
+    const ScopedIeeeFloat ieee_here;
     const size_t begin = block * kRowsEach;
     HWY_DYNAMIC_DISPATCH(SumOccurrencesSimd)
     (grads, starts.data(), sorted_bags.data(), sorted_scales.empty() ? nullptr : sorted_scales.data(), begin,

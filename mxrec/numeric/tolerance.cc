@@ -14,7 +14,7 @@ namespace {
 
 // Sorted by subject. The bounds of the optimizers cover 100 steps of float32 rounding that differs by an ulp or two a step
 // (TensorFlow sums duplicates in another order, and uses approximate reciprocal roots where we divide).
-constexpr std::array<ToleranceEntry, 11> kTable = {{
+constexpr std::array<ToleranceEntry, 12> kTable = {{
     {"adagrad", {1e-5, 1e-6, 0}, "Adagrad rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
     {"adam", {1e-5, 1e-6, 0}, "Adam rows after 100 steps, ours and TensorFlow's formula on the touched rows"},
     {"adamw", {1e-5, 1e-6, 0}, "AdamW rows after 100 steps, ours and the formula in float64"},
@@ -24,6 +24,7 @@ constexpr std::array<ToleranceEntry, 11> kTable = {{
     {"first_row_formula", {1e-5, 1e-6, 0}, "first rows of keys, ours and the distribution's formula in float64"},
     {"kernel", {0, 0, 0}, "inner loops, SIMD and scalar reference"},
     {"loss", {0, 1e-5, 0}, "loss of a step, a script on mxrec and the same on stock TensorFlow"},
+    {"pooled", {1e-5, 1e-6, 0}, "pooled rows and their gradients, ours and tf.nn.embedding_lookup_sparse on a variable"},
     {"sgd", {1e-5, 1e-6, 0}, "SGD rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
     {"threads", {0, 0, 0}, "everything the engine computes, with one thread and with several"},
 }};

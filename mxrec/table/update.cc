@@ -151,7 +151,7 @@ class Updating {
                                     std::to_string(part.keys.size()) + " keys, " + std::to_string(part.handles.size()) +
                                     " handles, " + std::to_string(part.counts.size()) + " counts");
       }
-      if (part.generation != now) stale_ = true;
+      if (part.generation != now && !part.keys.empty()) stale_ = true;
       const uint64_t allocated = impl_.rows.allocated();
       for (const uint32_t handle : part.handles) {
         if ((handle & kCandidateBit) != 0 || handle < allocated || part.generation != now) continue;

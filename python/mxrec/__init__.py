@@ -15,6 +15,7 @@ from mxrec._minimize import minimize
 from mxrec._version import __version__
 from mxrec.adamw import AdamWOptimizer
 from mxrec.config import init
+from mxrec.feature_column import embedding_column
 from mxrec.lookup import embedding_lookup, get_sparse_embedding
 from mxrec.saveable import save_with_tf_saver
 from mxrec.saver import EmbeddingTableSaver
@@ -25,6 +26,7 @@ __all__ = [
   "EmbeddingTable",
   "EmbeddingTableSaver",
   "__version__",
+  "embedding_column",
   "embedding_lookup",
   "get_embedding_table",
   "get_existing_tables",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
   from mxrec.table import EmbeddingTable
 
 TABLE_OP, LOOKUP_OP, EXPAND_OP, APPLY_OP = "MxrecTable", "MxrecLookup", "MxrecExpand", "MxrecApply"
+NEVER_TRAINED = -3  # the handle of an id that its lookup leaves out of training (mxrec/table/table.h)
 _ATTRIBUTE = "_mxrec_registry"
 _PASSED_ON = {"Enter", "RefEnter", "Switch", "Identity", "Placeholder"}  # what may lie between a handle op and its user
 
@@ -37,6 +38,11 @@ class LookupRecord:
   @property
   def graph(self) -> tf.Graph:
     return self.op.graph
+
+  @property
+  def padded(self) -> bool:
+    """Whether the lookup leaves some ids out of training."""
+    return bool(self.op.get_attr("never_trained"))
 
   @property
   def control_flow(self) -> Any:

@@ -39,7 +39,7 @@ def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tens
   for same_table in by_table.values():
     summed = [gradient.summed() for gradient in same_table]
     if len(summed) > 1:
-      keys, place = tf.unique(tf.concat([gradient.record.op.outputs[3] for gradient in same_table], 0))
+      keys, place = tf.unique(tf.concat([gradient.outputs[3] for gradient in same_table], 0))
       parts.append(tf.math.unsorted_segment_sum(tf.concat(summed, 0), place, tf.size(keys)))
     else:
       parts.append(summed[0])
@@ -62,7 +62,7 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     The train op.
 
   Raises:
-    ValueError: another optimizer; the loss depends on nothing that can be trained; a lookup inside a loop, branch or function.
+    ValueError: another optimizer; the loss depends on nothing that can be trained; a lookup inside a loop or function.
     NotImplementedError: an AdamWOptimizer, and the loss depends on variables too.
   """
   if not isinstance(loss, tf.Tensor):
@@ -105,7 +105,7 @@ def _clip(dense: list[Any], tables: list[optimizer_lib.RowGradient], clip_norm: 
   clipped, _ = tf.clip_by_global_norm(gradients, tf.cast(clip_norm, tf.float32), use_norm=norm)
   return (
     [(gradient, variable) for gradient, (_, variable) in zip(clipped, dense)],
-    [optimizer_lib.RowGradient(part.record, gradient) for gradient, part in zip(clipped[len(dense) :], tables)],
+    [part.replaced(gradient) for gradient, part in zip(clipped[len(dense) :], tables)],
   )
 
 

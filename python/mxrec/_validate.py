@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from mxrec import _pooling
+
 MAX_NAME_LENGTH = 128
 MAX_PATH_LENGTH = 1024
 MAX_DIMENSION = 512
@@ -25,6 +27,7 @@ MAX_USED_TIMES = 2**31 - 1
 MAX_COLD_SECS = 2**64 - 1
 MAX_STEP = 2**32 - 1
 MAX_BYTES = 2**63 - 1
+MAX_PADDING_IDS = 64
 ID_DTYPES = (tf.int64, tf.int32, tf.uint64)
 
 _NAME = re.compile(r"[0-9A-Za-z_.]+")
@@ -174,18 +177,22 @@ def rows(table: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
   return array
 
 
-def ids(table: str, value: Any) -> tf.Tensor:
-  """Dense ids of dtype int64, int32 or uint64 as a tensor (lists and arrays are converted)."""
-  if isinstance(value, (tf.SparseTensor, tf.compat.v1.SparseTensorValue)):
-    raise ValueError(
-      f"ids of table '{table}' are a SparseTensor; give a dense tensor, for instance tf.sparse.to_dense(ids, "
-      "default_value=<an id you reserve>), and mask the padding"
-    )
+def ids(table: str, value: Any) -> Any:
+  """Ids of dtype int64, int32 or uint64: a dense tensor (of a list or an array too), a SparseTensor or a RaggedTensor."""
+  if isinstance(value, tf.compat.v1.SparseTensorValue):
+    value = tf.SparseTensor.from_value(value)
+  if isinstance(value, tf.SparseTensor):
+    dense_ids(table, value.values)
+    return value
   if isinstance(value, (tf.RaggedTensor, tf.compat.v1.ragged.RaggedTensorValue)):
-    raise ValueError(
-      f"ids of table '{table}' are a RaggedTensor; give a dense tensor, for instance ids.to_tensor(<an id you "
-      "reserve>) with the padding masked, or look up ids.flat_values"
-    )
+    value = _pooling.ragged(value)
+    dense_ids(table, value.flat_values)
+    return value
+  return dense_ids(table, value)
+
+
+def dense_ids(table: str, value: Any) -> tf.Tensor:
+  """Dense ids of dtype int64, int32 or uint64 as a tensor."""
   if not is_tensor(value):
     try:
       array = np.asarray(value)
@@ -199,3 +206,25 @@ def ids(table: str, value: Any) -> tf.Tensor:
   if value.dtype.base_dtype not in ID_DTYPES:
     raise ValueError(f"ids of table '{table}' must be int64, int32 or uint64: got {value.dtype.name}")
   return tf.convert_to_tensor(value)
+
+
+def max_norm(table: str, value: Any) -> float | None:
+  """None, or a number above 0 as a float."""
+  if value is None:
+    return None
+  number = isinstance(value, (numbers.Real, np.number)) and not isinstance(value, (bool, np.bool_))
+  if not number or not 0 < float(value) < math.inf:
+    raise ValueError(f"max_norm of a lookup in table '{table}' must be a number above 0: got {value!r}")
+  return float(value)
+
+
+def padding_ids(table: str, value: Any) -> list[int]:
+  """None, one id or a few: as int64 values."""
+  if value is None:
+    return []
+  found = np.asarray(value)
+  if found.dtype.kind not in "iu" or found.ndim > 1 or not 1 <= found.size <= MAX_PADDING_IDS:
+    raise ValueError(
+      f"padding_id of a lookup in table '{table}' must be an integer or a list of 1 to {MAX_PADDING_IDS} of them: got {value!r}"
+    )
+  return [int(key) for key in keys(found.reshape(-1))]

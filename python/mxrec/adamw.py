@@ -86,7 +86,7 @@ class AdamWOptimizer(tf.compat.v1.train.Optimizer):
 
     Raises:
       NotImplementedError: a variable, or a tensor that is not looked-up rows.
-      ValueError: no gradient at all; wrong shape or dtype; a lookup inside a loop, branch or function.
+      ValueError: no gradient at all; wrong shape or dtype; a lookup inside a loop or function.
     """
     gradients = optimizer.row_gradients(grads_and_vars)
     name = name or self.get_name()

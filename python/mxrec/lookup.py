@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from mxrec import _graph, _loader, _validate
+from mxrec import _graph, _loader, _pooling, _validate
 from mxrec import table as table_lib
 
 for _op in (
@@ -57,38 +57,101 @@ def _default_row(table: table_lib.EmbeddingTable, default: Any) -> tf.Tensor:
   return default
 
 
+def _check_pooling(table: str, ids: Any, weights: Any, combiner: str | None) -> str | None:
+  """The combiner that holds for these ids (None: every id gets its own row); ValueError where an argument does not go with them."""
+  if combiner is not None and combiner not in _pooling.COMBINERS:
+    raise ValueError(f"combiner of a lookup in table '{table}' must be one of {', '.join(_pooling.COMBINERS)}: got {combiner!r}")
+  if _pooling.is_sparse(ids):
+    return combiner or "mean"
+  if _pooling.is_ragged(ids):
+    if combiner is None and weights is not None:
+      raise ValueError(f"weights of a lookup in table '{table}' need a combiner: without one every id keeps its own row")
+    return combiner
+  for label, value in (("combiner", combiner), ("weights", weights)):
+    if value is not None:
+      raise ValueError(
+        f"{label} of a lookup in table '{table}' is for ids in a SparseTensor or a RaggedTensor; these are dense: every id gets "
+        "its own row, which tf.reduce_sum or tf.reduce_mean can pool"
+      )
+  return None
+
+
 def embedding_lookup(
-  table: table_lib.EmbeddingTable, ids: Any, *, training: bool = True, default: Any = None, name: str | None = None
-) -> tf.Tensor:
+  table: table_lib.EmbeddingTable,
+  ids: Any,
+  *,
+  weights: Any = None,
+  combiner: str | None = None,
+  max_norm: float | None = None,
+  training: bool = True,
+  default: Any = None,
+  padding_id: Any = None,
+  name: str | None = None,
+) -> Any:
   """Looks ids up. Never changes the table: rows are inserted, counted and time-stamped when their gradients are applied.
 
   Args:
     table: from `get_embedding_table`.
-    ids: int64, int32 (by value) or uint64 (by bit pattern) of any shape S; empty allowed.
+    ids: int64, int32 (by value) or uint64 (by bit pattern); empty allowed. A dense tensor of any shape S, a tf.SparseTensor of rank
+      2 or more, or a tf.RaggedTensor.
+    weights: how much each id counts in its pooled row: like the ids in structure (SparseTensor, RaggedTensor), or dense with one
+      value for each of the ids' values, of a floating type. Gradients flow to them. None: 1 each.
+    combiner: "sum", "mean" (divided by the sum of weights) or "sqrtn" (by the root of the sum of squared weights): the rows of the
+      last dimension's ids become one. SparseTensor: None means mean. RaggedTensor: None means that nothing is pooled. Rows without
+      ids are zeros, and so are those whose divisor is zero.
+    max_norm: rows with a larger Euclidean norm are scaled to this before they are pooled (number > 0).
     training: True: an unseen id is answered with its first row, or with `default` below the admission threshold, and gradients
-      flow to the row. False: an unseen id is answered with `default`, and no gradient flows.
+      flow to the row. False: an unseen id is answered with `default`, and no gradient flows to rows.
     default: the row for ids that have none of their own: a number or [dimension]; None: zeros.
+    padding_id: an id or a few that fill batches up: looked up, but neither inserted, counted nor trained by this lookup; unseen
+      they are answered with `default`.
     name: name scope of the ops.
 
   Returns:
-    float32 tensor S + [dimension].
+    float32. Dense ids: S + [dimension]. SparseTensor: its dense shape without the last dimension + [dimension], also where rows at
+    the end have no ids. RaggedTensor: a RaggedTensor with a row for each id, or with a combiner a row for each row of the innermost
+    ragged dimension (dense if that was the only one).
 
   Raises:
-    ValueError: not a table, ids that are not dense or not integers, a table of another graph.
+    ValueError: not a table, a table of another graph, ids that are not integers, arguments that do not go with the ids' kind,
+      weights of another structure, max_norm or combiner out of range.
   """
   if not isinstance(table, table_lib.EmbeddingTable):
     raise ValueError(f"Invalid parameter type: table is {type(table).__name__}, expected a table of get_embedding_table")
   _validate.boolean("training", training)
+  max_norm = _validate.max_norm(table.name, max_norm)
+  padding = _validate.padding_ids(table.name, padding_id)
   graph = tf.compat.v1.get_default_graph()
   if _graph.root(graph) is not table.graph:
     raise ValueError(f"table '{table.name}' belongs to another graph than the lookup; make it again after tf.reset_default_graph")
   with tf.compat.v1.name_scope(name, f"lookup_{table.name}"):
     ids = _validate.ids(table.name, ids)
+    combiner = _check_pooling(table.name, ids, weights, combiner)
+    bags, flat = None, ids
+    if combiner is not None:
+      make = _pooling.sparse_bags if _pooling.is_sparse(ids) else _pooling.ragged_bags
+      bags = make(table.name, ids, weights, table.dimension)
+      flat = bags.ids
+    elif _pooling.is_ragged(ids):
+      flat = ids.flat_values
     looked_up = _loader.ops.mxrec_lookup(
-      table.handle, ids, _default_row(table, default), dim=table.dimension, training=training, name="lookup"
+      table.handle,
+      flat,
+      _default_row(table, default),
+      dim=table.dimension,
+      training=training,
+      never_trained=padding,
+      name="lookup",
     )
     rows, inverse = looked_up[0], looked_up[1]
-    output = _loader.ops.mxrec_expand(rows if training else tf.stop_gradient(rows), inverse, name="rows")
+    values = rows if training else tf.stop_gradient(rows)
+    if max_norm is not None:
+      values = _loader.ops.mxrec_clip_rows(values, max_norm=max_norm, name="clipped")
+    if bags is not None:
+      output = _pooling.pool(values, inverse, bags, combiner)
+    else:
+      output = _loader.ops.mxrec_expand(values, inverse, name="rows")
+      output = ids.with_flat_values(output) if _pooling.is_ragged(ids) else output
   table_lib.registry(graph).add_lookup(_graph.LookupRecord(table, rows.op, training))
   return output
 

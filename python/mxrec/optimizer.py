@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from mxrec import _graph, _loader
+from mxrec import _branches, _graph, _loader, _pooling
 from mxrec import table as table_lib
 
 
@@ -28,18 +28,58 @@ class RowRule:
 
 @dataclasses.dataclass(frozen=True)
 class RowGradient:
-  """The gradient of one lookup's rows."""
+  """The gradient of one lookup's rows, where the update can use it: outside of the branch that the lookup may stand in."""
 
   record: _graph.LookupRecord
   gradient: Any  # tf.Tensor [U, dim] or tf.IndexedSlices over U rows
+  outputs: tuple[tf.Tensor, ...]  # of the lookup: rows, inverse, handles, keys, counts, generation
+  shared: _pooling.Shared | None = None  # what the gradient is made from, when it comes from pooling alone
+
+  @classmethod
+  def make(cls, record: _graph.LookupRecord, gradient: Any) -> RowGradient:
+    """ValueError when the lookup stands where the update op cannot follow it."""
+    branches = _check_place(record)
+    shared = _pooling.shared_gradient(record, gradient)
+    if not branches:
+      return cls(record, gradient, tuple(record.op.outputs), shared)
+    rows_shape = [None, record.table.dimension]
+    rows, inverse, *vectors, generation = record.op.outputs
+    outputs = (
+      _branches.taken_or_empty(rows, rows_shape, branches),
+      inverse if shared is None else _branches.taken_or_empty(inverse, [None], branches),
+      *(_branches.taken_or_empty(vector, [None], branches) for vector in vectors),
+      _branches.taken_or_empty(generation, [], branches),
+    )
+    if isinstance(gradient, tf.IndexedSlices):
+      values = _branches.taken_or_empty(gradient.values, rows_shape, branches)
+      gradient = tf.IndexedSlices(values, _branches.taken_or_empty(gradient.indices, [None], branches), tf.shape(outputs[0]))
+    else:
+      gradient = _branches.taken_or_empty(tf.convert_to_tensor(gradient), rows_shape, branches)
+    if shared is not None:
+      shared = _pooling.Shared(
+        _branches.taken_or_empty(shared.gradient, rows_shape, branches),
+        _branches.taken_or_empty(shared.offsets, [None], branches, fewest=1),
+        _branches.taken_or_empty(shared.weights, [None], branches),
+        shared.combiner,
+      )
+    return cls(record, gradient, outputs, shared)
+
+  def replaced(self, gradient: Any) -> RowGradient:
+    """The same lookup with another gradient."""
+    return RowGradient(self.record, gradient, self.outputs)
 
   @property
   def dense(self) -> bool:
-    return not isinstance(self.gradient, tf.IndexedSlices)
+    return self.shared is None and not isinstance(self.gradient, tf.IndexedSlices)
 
   def values(self) -> tf.Tensor:
+    if self.shared is not None:
+      return self.shared.gradient
+    return self._checked(self.gradient.values if isinstance(self.gradient, tf.IndexedSlices) else self.gradient)
+
+  def _checked(self, values: Any) -> tf.Tensor:
     dim = self.record.table.dimension
-    values = tf.convert_to_tensor(self.gradient if self.dense else self.gradient.values)
+    values = tf.convert_to_tensor(values)
     if values.dtype.base_dtype != tf.float32:
       raise ValueError(f"gradient for table '{self.record.table.name}' must be float32: got {values.dtype.name}")
     if not values.shape.is_compatible_with([None, dim]):
@@ -47,14 +87,28 @@ class RowGradient:
     return values
 
   def index(self) -> tf.Tensor:
-    """Row of each value, int32 [n]; empty for a dense gradient."""
+    """Row of each occurrence, int32 [n]; empty for a dense gradient."""
+    if self.shared is not None:
+      return self.outputs[1]
     return tf.zeros([0], tf.int32) if self.dense else tf.cast(self.gradient.indices, tf.int32)
 
+  def shares(self) -> tuple[tf.Tensor, tf.Tensor]:
+    """Of each occurrence its row of the values, int32 [n], and its share, float32 [n]; both empty unless they are shared."""
+    if self.shared is not None:
+      return self.shared.shares(self.outputs[1])
+    return tf.zeros([0], tf.int32), tf.zeros([0], tf.float32)
+
   def summed(self) -> tf.Tensor:
-    """The gradient as [U, dim]."""
-    if self.dense:
-      return self.values()
-    return tf.math.unsorted_segment_sum(self.values(), self.index(), tf.shape(self.record.rows)[0])
+    """The gradient as [U, dim], zeros for ids that are never trained."""
+    if isinstance(self.gradient, tf.IndexedSlices):
+      values, index = self._checked(self.gradient.values), tf.cast(self.gradient.indices, tf.int32)
+      summed = tf.math.unsorted_segment_sum(values, index, tf.shape(self.outputs[0])[0])
+    else:
+      summed = self._checked(self.gradient)
+    if self.record.padded:
+      trained = tf.not_equal(self.outputs[2], _graph.NEVER_TRAINED)
+      summed = tf.where(trained[:, None], summed, tf.zeros_like(summed))
+    return summed
 
 
 def find_lookup(rows: Any) -> _graph.LookupRecord | None:
@@ -64,8 +118,11 @@ def find_lookup(rows: Any) -> _graph.LookupRecord | None:
   return table_lib.registry(rows.graph).find(rows)
 
 
-def _check_place(record: _graph.LookupRecord) -> None:
-  """ValueError when the lookup stands where the update op cannot follow it."""
+def _check_place(record: _graph.LookupRecord) -> list[Any]:
+  """The conds that the lookup stands in and the update op does not, innermost first.
+
+  ValueError when the lookup stands where the update op cannot follow it.
+  """
   graph = tf.compat.v1.get_default_graph()
   around, inside = graph, record.graph
   while around is not inside and around is not None:
@@ -74,11 +131,13 @@ def _check_place(record: _graph.LookupRecord) -> None:
   advice = "look the ids up outside and use the rows inside, or pass training=False if this lookup is not to be trained"
   if around is None:
     raise ValueError(f"a lookup of table '{name}' inside a function or loop body cannot be trained from outside of it: {advice}")
-  if record.control_flow is not None and record.control_flow is not graph._get_control_flow_context():
-    kind = "tf.while_loop" if getattr(record.control_flow, "IsWhileContext", lambda: False)() else "tf.cond"
+  branches = _branches.left_on_the_way(record.control_flow, graph._get_control_flow_context())
+  if branches is None:
     raise ValueError(
-      f"a lookup of table '{name}' inside tf.while_loop or tf.cond (here {kind}) cannot be trained from outside of it: {advice}"
+      f"a lookup of table '{name}' inside tf.while_loop, or in the other branch of a tf.cond, cannot be trained from outside of "
+      f"it: {advice}"
     )
+  return branches
 
 
 def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
@@ -103,10 +162,9 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
       continue
     if not record.training:
       raise ValueError(f"a lookup of table '{record.table.name}' was made with training=False and cannot be trained")
-    _check_place(record)
     if any(other.record is record for other in found):
       raise ValueError(f"the rows of one lookup of table '{record.table.name}' are given twice: add their gradients")
-    found.append(RowGradient(record, gradient))
+    found.append(RowGradient.make(record, gradient))
   if not found:
     names = sorted({find_lookup(rows).table.name for _, rows in pairs})
     raise ValueError(f"No gradients provided for any lookup of the tables {names}: the loss does not depend on them")
@@ -128,7 +186,8 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
   scope = f"mxrec{name}" if name.startswith("_") else name  # TensorFlow's names of ops do not begin with "_"
   for table_name, parts in by_table.items():
     table_lib.registry(parts[0].record.graph).trained.add(table_name)
-    outputs = [part.record.op.outputs for part in parts]  # rows, inverse, handles, keys, counts, generation
+    outputs = [part.outputs for part in parts]
+    shares = [part.shares() for part in parts]
     updates.append(
       _loader.ops.mxrec_apply(
         parts[0].record.table.handle,
@@ -140,10 +199,13 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
         first_rows=[output[0] for output in outputs],
         values=[part.values() for part in parts],
         index=[part.index() for part in parts],
+        value_rows=[rows for rows, _ in shares],
+        scales=[scales for _, scales in shares],
         optimizer=rule.kind,
         option_names=[option for option, _ in rule.options],
         option_values=[value for _, value in rule.options],
         dense=[part.dense for part in parts],
+        shared=[part.shared is not None for part in parts],
         name=f"{scope}/update_{table_name}",
       )
     )

@@ -64,10 +64,13 @@ class Table:
       first_rows=[p[0].rows for p in parts],
       values=[p[1] for p in parts],
       index=[empty if p[2] is None else p[2] for p in parts],
+      value_rows=[empty for _ in parts],
+      scales=[tf.zeros([0]) for _ in parts],
       optimizer=kind,
       option_names=list(options),
       option_values=list(options.values()),
       dense=[p[2] is None for p in parts],
+      shared=[False for _ in parts],
     )
 
   def train(self, ids: Any, gradient: float = 1.0, optimizer: tuple = SGD, hyper: Any = None) -> tf.Operation:

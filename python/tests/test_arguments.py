@@ -269,10 +269,6 @@ def test_lookup_arguments():
   emb_table = make()
   with pytest.raises(ValueError, match="Invalid parameter type"):
     mxrec.embedding_lookup("user_table", [1])
-  with pytest.raises(ValueError, match="SparseTensor"):
-    mxrec.embedding_lookup(emb_table, tf.sparse.from_dense([[1, 0]]))
-  with pytest.raises(ValueError, match="RaggedTensor"):
-    mxrec.embedding_lookup(emb_table, tf.ragged.constant([[1], [2, 3]]))
   for wrong in (tf.constant([1.0]), tf.constant(["a"]), [1.5], ["a"], [True], np.zeros([2], np.int16), tf.constant([1], tf.int8)):
     with pytest.raises(ValueError, match="int64, int32 or uint64"):
       mxrec.embedding_lookup(emb_table, wrong)

@@ -43,7 +43,7 @@ def rows_by_key(session, table):
 
 def test_every_op_documents_itself_and_all_its_arguments():
   names = [n for n in dir(ops) if n.startswith("mxrec_") and "eager_fallback" not in n]
-  assert len(names) == 16
+  assert len(names) == 23
   for name in names:
     doc = getattr(ops, name).__doc__
     assert not doc.startswith(("TODO", "\n")), name
@@ -84,7 +84,7 @@ def test_wrong_static_shapes_are_refused_while_the_graph_is_built():
   with pytest.raises(ValueError, match="2 and 3"):
     table.apply([(found, tf.zeros([3, 4]), tf.zeros([2], tf.int32))])
   with pytest.raises(ValueError, match="one per part"):
-    ops.mxrec_apply(table.handle, [], [], [], [], [], [], [], [], optimizer="sgd", dense=[True])
+    ops.mxrec_apply(table.handle, [], [], [], [], [], [], [], [], [], [], optimizer="sgd", dense=[True], shared=[])
   with pytest.raises(ValueError, match="rank 1"):
     ops.mxrec_table_erase(table.handle, tf.zeros([2, 2], tf.int64))
 
@@ -244,11 +244,13 @@ def test_wrong_shapes_name_table_part_expected_and_found_and_change_nothing(fiel
     "first_rows": np.zeros([2, 4], np.float32),
     "values": np.ones([3, 4], np.float32),
     "index": np.array([0, 1, 0], np.int32),
+    "value_rows": np.array([], np.int32),
+    "scales": np.array([], np.float32),
   }
   fed = {name: tf1.placeholder(value.dtype) for name, value in good.items()}
   rate = tf1.placeholder(tf.float32)
   lists = {name: [tf.constant(value), fed[name]] for name, value in good.items()}
-  step = ops.mxrec_apply(table.handle, [rate], **lists, optimizer="sgd", dense=[False, field == "dense"])
+  step = ops.mxrec_apply(table.handle, [rate], **lists, optimizer="sgd", dense=[False, field == "dense"], shared=[False, False])
   feed = {fed[name]: value for name, value in good.items()} | {rate: np.float32(0.1)}
   if field == "hyper":
     feed[rate] = np.ones(shape, np.float32)
@@ -349,8 +351,11 @@ def test_stale_handles_do_not_reach_a_reused_row():
     [fed["rows"]],
     [tf.ones([1, 2])],
     [tf.zeros([1], tf.int32)],
+    [tf.zeros([0], tf.int32)],
+    [tf.zeros([0])],
     optimizer="sgd",
     dense=[False],
+    shared=[False],
   )
   with tf1.Session() as session:
     session.run(table.train(np.array([1], np.int64)))

@@ -21,11 +21,11 @@ using tensorflow::Tensor;
 
 // The inputs of one step, as named in the op.
 struct Inputs {
-  OpInputList hyper, keys, handles, counts, generations, first_rows, values, index;
+  OpInputList hyper, keys, handles, counts, generations, first_rows, values, index, value_rows, scales;
 };
 
 // One lookup's share, its shapes checked.
-Status MakePart(const EmbeddingTable& table, const Inputs& in, int p, bool dense, UpdatePart* part) {
+Status MakePart(const EmbeddingTable& table, const Inputs& in, int p, bool dense, bool shared, UpdatePart* part) {
   const Tensor& keys = in.keys[p];
   const Tensor& values = in.values[p];
   const Tensor& index = in.index[p];
@@ -38,7 +38,10 @@ Status MakePart(const EmbeddingTable& table, const Inputs& in, int p, bool dense
   MXREC_RETURN_IF_ERROR(CheckShape(table, "generation" + where, in.generations[p], {}));
   MXREC_RETURN_IF_ERROR(CheckShape(table, "first_rows" + where, in.first_rows[p], {unique, dim}));
   MXREC_RETURN_IF_ERROR(CheckShape(table, "index" + where, index, {dense ? 0 : -1}));
-  const int64_t gradients = dense ? unique : index.dim_size(0);
+  const int64_t occurrences = index.dim_size(0), gradients = dense ? unique : shared ? -1 : occurrences;
+  const Tensor &value_rows = in.value_rows[p], &scales = in.scales[p];
+  MXREC_RETURN_IF_ERROR(CheckShape(table, "value_rows" + where, value_rows, {shared ? occurrences : 0}));
+  MXREC_RETURN_IF_ERROR(CheckShape(table, "scales" + where, scales, {shared && scales.NumElements() > 0 ? occurrences : 0}));
   MXREC_RETURN_IF_ERROR(CheckShape(table, (dense ? "dense gradient" : "gradient") + where, values, {gradients, dim}));
 
   part->keys = KeySpan(keys);
@@ -49,6 +52,10 @@ Status MakePart(const EmbeddingTable& table, const Inputs& in, int p, bool dense
   part->index = DataSpan<int32_t>(index);
   part->values = DataSpan<float>(values).data();
   part->dense = dense;
+  if (!shared) return OkStatus();
+  part->value_rows = DataSpan<int32_t>(value_rows);
+  part->scales = DataSpan<float>(scales);
+  part->value_count = static_cast<size_t>(values.dim_size(0));
   return OkStatus();
 }
 
@@ -63,13 +70,18 @@ class ApplyOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("option_names", &names));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("option_values", &values));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dense", &dense_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("shared", &shared_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("P", &parts));
     OP_REQUIRES(ctx, names.size() == values.size(),
                 ToTf(InvalidArgumentError("optimizer " + kind + ": " + std::to_string(names.size()) + " option names, but " +
                                           std::to_string(values.size()) + " values")));
-    OP_REQUIRES(ctx, static_cast<int64_t>(dense_.size()) == parts,
-                ToTf(InvalidArgumentError("attribute dense: expected one entry per part, " + std::to_string(parts) + ", found " +
-                                          std::to_string(dense_.size()))));
+    OP_REQUIRES(ctx, static_cast<int64_t>(dense_.size()) == parts && static_cast<int64_t>(shared_.size()) == parts,
+                ToTf(InvalidArgumentError("attributes dense and shared: expected one entry per part, " + std::to_string(parts) +
+                                          ", found " + std::to_string(dense_.size()) + " and " + std::to_string(shared_.size()))));
+    for (size_t p = 0; p < dense_.size(); ++p) {
+      OP_REQUIRES(ctx, !dense_[p] || !shared_[p],
+                  ToTf(InvalidArgumentError("part " + std::to_string(p) + " of an apply cannot be both dense and shared")));
+    }
     std::vector<OptimizerOption> options;
     for (size_t i = 0; i < names.size(); ++i) options.push_back({names[i], static_cast<double>(values[i])});
     Result<std::shared_ptr<const Optimizer>> optimizer = MakeOptimizer(kind, options);
@@ -91,6 +103,8 @@ class ApplyOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->input_list("first_rows", &in.first_rows));
     OP_REQUIRES_OK(ctx, ctx->input_list("values", &in.values));
     OP_REQUIRES_OK(ctx, ctx->input_list("index", &in.index));
+    OP_REQUIRES_OK(ctx, ctx->input_list("value_rows", &in.value_rows));
+    OP_REQUIRES_OK(ctx, ctx->input_list("scales", &in.scales));
 
     std::vector<float> hyper;
     for (int i = 0; i < in.hyper.size(); ++i) {
@@ -99,7 +113,7 @@ class ApplyOp : public OpKernel {
     }
     std::vector<UpdatePart> parts(dense_.size());
     for (size_t p = 0; p < parts.size(); ++p) {
-      OP_REQUIRES_OK(ctx, ToTf(MakePart(table, in, static_cast<int>(p), dense_[p], &parts[p])));
+      OP_REQUIRES_OK(ctx, ToTf(MakePart(table, in, static_cast<int>(p), dense_[p], shared_[p], &parts[p])));
     }
     PoolExecutor executor(ctx);
     OP_REQUIRES_OK(ctx, ToTf(table.Apply(*optimizer_, hyper, parts, &executor)));
@@ -107,7 +121,7 @@ class ApplyOp : public OpKernel {
 
  private:
   std::shared_ptr<const Optimizer> optimizer_;
-  std::vector<bool> dense_;
+  std::vector<bool> dense_, shared_;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecApply").Device(tensorflow::DEVICE_CPU), ApplyOp);
 

@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "mxrec/kernels/expand_rows.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -41,6 +42,9 @@ class LookupOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &dim_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("training", &training));
     mode_ = training ? LookupMode::kTrain : LookupMode::kPredict;
+    std::vector<int64_t> never_trained;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained", &never_trained));
+    never_trained_.assign(never_trained.begin(), never_trained.end());
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -78,14 +82,16 @@ class LookupOp : public OpKernel {
     };
     uint64_t generation = 0;
     PoolExecutor executor(ctx);
-    OP_REQUIRES_OK(ctx, ToTf(table.Lookup(keys, {.mode = mode_, .default_row = DataSpan<float>(default_row)},
-                                          MutableData<int32_t>(inverse), /*expanded=*/nullptr, outputs, &generation, &executor)));
+    const LookupOptions options = {.mode = mode_, .default_row = DataSpan<float>(default_row), .never_trained = never_trained_};
+    OP_REQUIRES_OK(ctx, ToTf(table.Lookup(keys, options, MutableData<int32_t>(inverse), /*expanded=*/nullptr, outputs, &generation,
+                                          &executor)));
     OP_REQUIRES_OK(ctx, SetScalar(ctx, 5, static_cast<int64_t>(generation)));
   }
 
  private:
   int64_t dim_ = 0;
   LookupMode mode_ = LookupMode::kTrain;
+  std::vector<uint64_t> never_trained_;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecLookup").Device(tensorflow::DEVICE_CPU), LookupOp);
 

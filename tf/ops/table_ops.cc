@@ -83,11 +83,12 @@ TfStatus ApplyShape(InferenceContext* c) {
   int64_t hyper_count = 0, parts = 0;
   MXREC_TF_RETURN_IF_ERROR(c->GetAttr("H", &hyper_count));
   MXREC_TF_RETURN_IF_ERROR(c->GetAttr("P", &parts));
-  std::vector<bool> dense;
+  std::vector<bool> dense, shared;
   MXREC_TF_RETURN_IF_ERROR(c->GetAttr("dense", &dense));
-  if (static_cast<int64_t>(dense.size()) != parts) {
-    return absl::InvalidArgumentError("attribute dense has " + std::to_string(dense.size()) + " entries; expected one per part, " +
-                                      std::to_string(parts));
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("shared", &shared));
+  if (static_cast<int64_t>(dense.size()) != parts || static_cast<int64_t>(shared.size()) != parts) {
+    return absl::InvalidArgumentError("attributes dense and shared have " + std::to_string(dense.size()) + " and " +
+                                      std::to_string(shared.size()) + " entries; expected one per part, " + std::to_string(parts));
   }
   MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 1, static_cast<int>(hyper_count)));
   const auto input = [&](int list, int64_t part) { return c->input(static_cast<int>(1 + hyper_count + list * parts + part)); };
@@ -108,10 +109,15 @@ TfStatus ApplyShape(InferenceContext* c) {
     MXREC_TF_RETURN_IF_ERROR(c->Merge(c->Dim(rows, 1), c->Dim(value, 1), &dim));
     ShapeHandle index_shape;
     MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(6, p), 1, &index_shape));
+    DimensionHandle occurrences;
+    ShapeHandle value_rows;
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(7, p), 1, &value_rows));
+    MXREC_TF_RETURN_IF_ERROR(c->WithRank(input(8, p), 1, &unused));
     if (dense[p]) {
       MXREC_TF_RETURN_IF_ERROR(c->Merge(unique, c->Dim(value, 0), &unique));
+    } else if (shared[p]) {
+      MXREC_TF_RETURN_IF_ERROR(c->Merge(c->Dim(index_shape, 0), c->Dim(value_rows, 0), &occurrences));
     } else {
-      DimensionHandle occurrences;
       MXREC_TF_RETURN_IF_ERROR(c->Merge(c->Dim(index_shape, 0), c->Dim(value, 0), &occurrences));
     }
   }
@@ -191,6 +197,7 @@ REGISTER_OP("MxrecLookup")
     .Attr("Tids: {int64, int32, uint64}")
     .Attr("dim: int >= 1")
     .Attr("training: bool = true")
+    .Attr("never_trained: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(LookupShape)
     .Doc(R"doc(
@@ -212,6 +219,7 @@ generation: Tells MxrecApply whether the handles still hold.
 Tids: Type of the ids.
 dim: Values in a row; must be the table's.
 training: Whether unseen ids are answered with their first row.
+never_trained: Ids that are read only: unseen they are answered with default_row, and MxrecApply leaves them out.
 )doc");
 
 REGISTER_OP("MxrecExpand").Input("rows: float").Input("inverse: int32").Output("output: float").SetShapeFn(ExpandShape).Doc(R"doc(
@@ -232,12 +240,15 @@ REGISTER_OP("MxrecApply")
     .Input("first_rows: P * float")
     .Input("values: P * float")
     .Input("index: P * int32")
+    .Input("value_rows: P * int32")
+    .Input("scales: P * float")
     .Attr("H: int >= 0")
     .Attr("P: int >= 0")
     .Attr("optimizer: string")
     .Attr("option_names: list(string) = []")
     .Attr("option_values: list(float) = []")
     .Attr("dense: list(bool)")
+    .Attr("shared: list(bool)")
     .SetIsStateful()
     .SetShapeFn(ApplyShape)
     .Doc(R"doc(
@@ -254,14 +265,17 @@ handles: Per part: [U], as MxrecLookup gave them.
 counts: Per part: [U], as MxrecLookup gave them.
 generations: Per part: scalar, as MxrecLookup gave it.
 first_rows: Per part: [U, dim], the rows that MxrecLookup gave.
-values: Per part: the gradient, [n, dim] per occurrence or [U, dim] where dense.
-index: Per part: [n], values[j] belongs to keys[index[j]]; [0] where dense.
+values: Per part: the gradient, [n, dim] per occurrence, or [U, dim] where dense, or [B, dim] where shared.
+index: Per part: [n], occurrence j belongs to keys[index[j]]; [0] where dense.
+value_rows: Per part: [n] where shared: occurrence j takes values[value_rows[j]]; else [0].
+scales: Per part: [n] where shared: what occurrence j multiplies its values with; or [0] for 1.
 H: Number of hyperparameters.
 P: Number of parts.
 optimizer: Kind: sgd, adagrad, adam, adamw.
 option_names: Names of options of the kind, e.g. initial_accumulator_value.
 option_values: Their values.
 dense: Per part, whether values has a row for each key.
+shared: Per part, whether several occurrences take one row of values, as the ids of a bag do. Not with dense.
 )doc");
 
 REGISTER_OP("MxrecTableSize")
