@@ -189,12 +189,17 @@ class Shared:
 
 def shared_gradient(record: _graph.LookupRecord, gradient: Any) -> Shared | None:
   """What a gradient of a lookup's rows was made from, when it is nothing but the gradient of pooling them; else None."""
-  if not isinstance(gradient, tf.Tensor) or gradient.op.type != POOL_GRADIENT_OP:
+  if not isinstance(gradient, tf.Tensor):
     return None
-  of_output, rows, inverse, offsets, weights = gradient.op.inputs
+  op = gradient.op
+  while op.type == "Identity":  # gated gradients, as TensorFlow's optimizers make them
+    op = op.inputs[0].op
+  if op.type != POOL_GRADIENT_OP:
+    return None
+  of_output, rows, inverse, offsets, weights = op.inputs
   if rows is not record.op.outputs[0] or inverse is not record.op.outputs[1]:
     return None
-  return Shared(of_output, offsets, weights, gradient.op.get_attr("combiner").decode())
+  return Shared(of_output, offsets, weights, op.get_attr("combiner").decode())
 
 
 @tf_ops.RegisterGradient("MxrecPool")

@@ -236,7 +236,7 @@ def sparse_step_model(fused):
   rows = mxrec.get_sparse_embedding()[-1]
   [gradient] = tf.gradients(tf.reduce_sum(output * output), [rows])
   if not fused:
-    gradient = tf.identity(gradient)
+    gradient = tf.reshape(gradient, tf.shape(gradient))
   found = optimizer_lib.row_gradients([(gradient, rows)])
   assert (found[0].shared is not None) == fused
   return emb_table, ids, weights, optimizer_lib.apply_rows(found, optimizer_lib.RowRule("adagrad", (0.1,)), "step")
@@ -262,16 +262,20 @@ def test_the_fused_update_equals_the_unfused_one_to_the_bit_for_any_number_of_th
   assert contents[0][1].tobytes() == contents[1][1].tobytes()
 
 
-def test_the_fused_update_runs_no_op_that_makes_a_gradient_of_all_rows(sess):
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_fused_update_runs_no_op_that_makes_a_gradient_of_all_rows(weighted, sess):
   emb_table = helpers.table()
   ids, _ = sparse_value([[1, 2], [2]])
-  output = mxrec.embedding_lookup(emb_table, ids)
+  # Trained weights: TensorFlow's optimizer then gates the gradients of pooling.
+  weights = tf.get_variable("weights", initializer=[1.0, 2.0, 3.0]) if weighted else None
+  output = mxrec.embedding_lookup(emb_table, ids, weights=weights)
   train = mxrec.minimize(tf.reduce_sum(output * output), tf.train.AdagradOptimizer(0.1))
+  sess.run(tf.global_variables_initializer())
   options, metadata = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), tf.RunMetadata()
   sess.run(train, options=options, run_metadata=metadata)
   ran = {node.node_name for device in metadata.step_stats.dev_stats for node in device.node_stats}
   by_type = {op.type for op in tf.get_default_graph().get_operations() if op.name in ran}
-  assert "MxrecApply" in by_type and "MxrecPool" in by_type
+  assert {"MxrecApply", "MxrecPool"} <= by_type and ("MxrecPoolWeightGradient" in by_type) == weighted
   assert not by_type & {"MxrecPoolGradient", "MxrecExpand", "UnsortedSegmentSum"}
 
 
