@@ -242,24 +242,24 @@ def sparse_step_model(fused):
   return emb_table, ids, weights, optimizer_lib.apply_rows(found, optimizer_lib.RowRule("adagrad", (0.1,)), "step")
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_the_fused_update_equals_the_unfused_one_to_the_bit_for_any_number_of_threads(threads):
+def test_the_fused_update_equals_the_unfused_one_to_the_bit_for_any_number_of_threads():
   rng = np.random.RandomState(5)
   batches = []
   for size in (3, 2000):
     bags = [rng.randint(0, 500, rng.randint(0, 9)).tolist() for _ in range(size)]
     batches.append(sparse_value(bags, [rng.normal(size=len(bag)).tolist() for bag in bags]))
-  contents = []
+  contents = set()
   for fused in (True, False):
-    with tf.Graph().as_default():
-      emb_table, ids, weights, update = sparse_step_model(fused)
-      config = tf.ConfigProto(intra_op_parallelism_threads=threads, use_per_session_threads=True)
-      with tf.Session(config=config) as session:
-        for ids_value, weights_value in batches * 2:
-          session.run(update, {ids: ids_value, weights: weights_value})
-        contents.append(emb_table.export(session))
-  np.testing.assert_array_equal(contents[0][0], contents[1][0])
-  assert contents[0][1].tobytes() == contents[1][1].tobytes()
+    for threads in (1, 4):
+      with tf.Graph().as_default():
+        emb_table, ids, weights, update = sparse_step_model(fused)
+        config = tf.ConfigProto(intra_op_parallelism_threads=threads, use_per_session_threads=True)
+        with tf.Session(config=config) as session:
+          for ids_value, weights_value in batches * 2:
+            session.run(update, {ids: ids_value, weights: weights_value})
+          keys, rows = emb_table.export(session)
+          contents.add((keys.tobytes(), rows.tobytes()))
+  assert len(contents) == 1
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -345,6 +345,60 @@ def test_a_padding_id_is_looked_up_but_never_trained_inserted_or_counted(kind, p
   emb_table.insert([0], [[1.0, 2.0]], session=sess)
   sess.run(train)
   np.testing.assert_array_equal(emb_table.lookup_numpy([0], sess), [[1.0, 2.0]])
+
+
+def test_ids_below_the_admission_threshold_count_with_the_default_row_and_train_nothing(sess):
+  emb_table = helpers.table(dimension=1, min_used_times=2, initializer=tf.constant_initializer(1.0))
+  output = mxrec.embedding_lookup(emb_table, sparse_value([[7, 7, 8], [8, 9]])[0], combiner="sum", default=10.0)
+  train = mxrec.minimize(tf.reduce_sum(output), tf.train.GradientDescentOptimizer(0.25))
+  np.testing.assert_array_equal(sess.run([output, train])[0], [[3], [11]])  # 7 and 8 occur twice, 9 once
+  assert {key: row[0] for key, row in helpers.contents(emb_table, sess).items()} == {7: 0.5, 8: 0.5}
+  np.testing.assert_array_equal(sess.run([output, train])[0], [[1.5], [1.5]])  # 9 for the second time
+
+
+@pytest.mark.parametrize("dtype", [tf.int32, tf.int64, tf.uint64])
+def test_sparse_and_ragged_ids_of_every_type_meet_in_the_same_rows(dtype, sess):
+  emb_table = filled_table(sess, np.array([[1.0], [2.0], [6.0]], np.float32))
+  values = tf.constant([0, 2, 1], dtype)
+  for ids in (tf.SparseTensor([[0, 0], [0, 1], [1, 0]], values, [2, 2]), tf.RaggedTensor.from_row_lengths(values, [2, 1])):
+    np.testing.assert_array_equal(sess.run(mxrec.embedding_lookup(emb_table, ids, combiner="sum")), [[7], [2]])
+
+
+def test_pooled_evaluation_works_in_a_dataset_map_a_loop_and_a_branch(sess):
+  emb_table = filled_table(sess, np.array([[1.0], [2.0], [4.0]], np.float32))
+
+  def pooled(i):
+    ids = tf.SparseTensor([[0, 0], [1, 0], [1, 1]], tf.stack([i, i, i]), [3, 2])
+    return mxrec.embedding_lookup(emb_table, ids, combiner="sum", training=False)[:, 0]
+
+  dataset = tf.data.Dataset.range(3).map(tf.autograph.experimental.do_not_convert(pooled))
+  iterator = tf.data.make_initializable_iterator(dataset)
+  row = iterator.get_next()
+  sess.run(iterator.initializer)
+  assert [sess.run(row).tolist() for _ in range(3)] == [[1, 2, 0], [2, 4, 0], [4, 8, 0]]
+  start = [tf.constant(0, tf.int64), tf.zeros([3])]
+  total = tf.while_loop(lambda i, total: i < 3, lambda i, total: (i + 1, total + pooled(i)), start)[1]
+  assert sess.run(total).tolist() == [7, 14, 0]
+  which = tf.placeholder(tf.bool, [])
+  branch = tf.cond(which, lambda: pooled(tf.constant(1, tf.int64)), lambda: tf.zeros([3]))
+  assert [sess.run(branch, {which: value}).tolist() for value in (True, False)] == [[2, 4, 0], [0, 0, 0]]
+
+
+def test_a_pooled_lookup_keeps_training_after_save_load_and_import(sess, tmp_path):
+  """The ops of an imported graph are whole: pooling, its gradient, the update."""
+  emb_table = filled_table(sess, np.array([[1.0], [2.0]], np.float32))
+  output = mxrec.embedding_lookup(emb_table, sparse_value([[0, 1], [1]])[0], combiner="mean", padding_id=0)
+  tf.identity(output, name="output")
+  train = mxrec.minimize(tf.reduce_sum(output), tf.train.GradientDescentOptimizer(1.0))
+  saver = tf.train.Saver()
+  prefix = saver.save(sess, str(tmp_path / "model"))
+  sess.run(train)
+  expected = sess.run("output:0")
+  name = train.name
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.train.import_meta_graph(prefix + ".meta").restore(session, prefix)
+    session.run(name)
+    np.testing.assert_array_equal(session.run("output:0"), expected)
 
 
 # --- refusals ---
