@@ -85,6 +85,7 @@ std::vector<std::string> mxrec::FuzzSeeds() {
   header.slots = {.optimizer_kind = "adagrad",
                   .slot_names = {"accumulator"},
                   .slot_initial_values = {0.1f},
+                  .slot_widths = {},
                   .step = 3,
                   .scalar_names = {"p"},
                   .scalars = {0.5f}};

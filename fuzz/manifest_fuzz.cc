@@ -48,6 +48,7 @@ std::vector<std::string> mxrec::FuzzSeeds() {
     info.slots = {.optimizer_kind = "adam",
                   .slot_names = {"m", "v"},
                   .slot_initial_values = {0.0f, 0.5f},
+                  .slot_widths = {},
                   .step = 3,
                   .scalar_names = {"beta1_power"},
                   .scalars = {0.9f}};

@@ -1,5 +1,5 @@
-// Every optimizer's SIMD kernels, on every instruction set of this machine, against its scalar reference: equal to the bit for
-// any floats, any width, and nothing outside the rows written.
+// Every optimizer's SIMD kernels, alone and with the common options, on every instruction set of this machine, against its
+// scalar reference: equal to the bit for any floats, any width, and nothing outside the rows written.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -46,7 +46,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t dim = 1 + (data[1] | (data[2] & 1) << 8), count = data[3] % 5, gap = data[4] % 4;
   Floats floats(data + kHead, size - kHead);
 
-  const auto optimizer = mxrec::MakeOptimizer(kind).value();
+  // Common options by the bits of data[2]; kinds that refuse one go without.
+  std::vector<mxrec::OptimizerOption> options;
+  int bit = 1;
+  for (const char* name : {"row_clip_norm", "l2_regularization", "weight_decay"}) {
+    const mxrec::OptimizerOption option{name, std::fabs(static_cast<double>(floats.Next()))};
+    if ((data[2] >> bit++ & 1) != 0 && mxrec::MakeOptimizer(kind, {{option}}).ok()) options.push_back(option);
+  }
+  const auto optimizer = mxrec::MakeOptimizer(kind, options).value();
   mxrec::OptimizerState state;
   state.scalars = optimizer->scalar_initial_values();
   std::vector<float> hyper(optimizer->hyper_names().size());
@@ -55,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MXREC_CHECK(optimizer->BeginStep(hyper, &state, &constants).ok());
   MXREC_CHECK(state.step == 1);
 
-  const size_t width = dim * (1 + optimizer->slot_count());
+  const size_t width = optimizer->row_floats(dim);
   std::vector<float> start(gap + count * (width + gap), kGuard), gradients(count * dim);
   std::vector<const float*> grads;
   for (size_t i = 0; i < count; ++i) {
@@ -82,8 +89,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 
 std::vector<std::string> mxrec::FuzzSeeds() {
   std::vector<std::string> seeds;
-  for (char kind = 0; kind < 4; ++kind) {
-    std::string seed = {kind, 20, 0, 3, 1};
+  for (size_t kind = 0; kind < 2 * mxrec::OptimizerKinds().size(); ++kind) {
+    std::string seed = {static_cast<char>(kind), 20, static_cast<char>(kind % 2 == 0 ? 0 : 14), 3, 1};
     for (const float value : {0.05f, 0.9f, 0.999f, 1e-6f, 1.0f, -0.25f, 3e38f, 1e-40f, -0.0f}) {
       seed.append(reinterpret_cast<const char*>(&value), sizeof(value));
     }

@@ -65,6 +65,7 @@ struct Shape {
   bool counts = true;
   bool times = true;
   size_t candidates = 0;  // needs counts
+  bool last_slot_one_float = false;
 };
 
 inline TableOptions OptionsOf(const Shape& shape, const std::string& name = "user") {
@@ -85,6 +86,10 @@ inline SlotRecord RecordOf(const Shape& shape) {
   for (size_t s = 0; s < shape.slots; ++s) {
     record.slot_names.push_back(std::string(1, static_cast<char>('m' + s)));
     record.slot_initial_values.push_back(0.1f * static_cast<float>(s));
+  }
+  if (shape.last_slot_one_float) {
+    record.slot_widths.assign(shape.slots, shape.dim);
+    record.slot_widths.back() = 1;
   }
   record.step = 41;
   record.scalar_names = {"beta1_power", "beta2_power"};
@@ -113,7 +118,7 @@ inline std::unique_ptr<Table> MakeTable(const Shape& shape, const std::vector<ui
   for (const uint64_t key : keys) {
     std::vector<float> values, slots;
     for (size_t c = 0; c < shape.dim; ++c) values.push_back(ValueOf(key, c, salt));
-    for (size_t c = 0; c < shape.dim * shape.slots; ++c) slots.push_back(ValueOf(key, 1000 + c, salt));
+    for (size_t c = 0; c < RecordOf(shape).slot_floats(shape.dim); ++c) slots.push_back(ValueOf(key, 1000 + c, salt));
     const uint32_t count = static_cast<uint32_t>(key % 1000) + 3;
     const uint64_t time = 5000 + key % 977;
     EXPECT_EQ(loader->AddRows({.count = 1,
@@ -144,6 +149,7 @@ struct Contents {
   std::map<uint64_t, std::pair<uint32_t, uint64_t>> candidates;
   std::string optimizer_kind;
   std::vector<std::string> slot_names, scalar_names;
+  std::vector<uint64_t> slot_widths;
   std::vector<uint32_t> initial_values, scalars;
   uint64_t step = 0;
   bool operator==(const Contents&) const = default;
@@ -166,7 +172,7 @@ inline Contents ContentsOf(const Table& table) {
                                        for (size_t i = 0; i < block.count; ++i) {
                                          Contents::Row row;
                                          row.values = BitsOf(block.values + i * dim, dim);
-                                         const size_t width = dim * slots.slot_names.size();
+                                         const size_t width = slots.slot_floats(dim);
                                          if (width != 0) row.slots = BitsOf(block.slots + i * width, width);
                                          if (block.use_counts != nullptr) row.count = block.use_counts[i];
                                          if (block.last_seen_ms != nullptr) row.time = block.last_seen_ms[i];
@@ -185,6 +191,7 @@ inline Contents ContentsOf(const Table& table) {
   }
   contents.optimizer_kind = slots.optimizer_kind;
   contents.slot_names = slots.slot_names;
+  for (size_t s = 0; s < slots.slot_names.size(); ++s) contents.slot_widths.push_back(slots.slot_width(s, dim));
   contents.scalar_names = slots.scalar_names;
   contents.initial_values = BitsOf(slots.slot_initial_values.data(), slots.slot_initial_values.size());
   contents.scalars = BitsOf(slots.scalars.data(), slots.scalars.size());

@@ -73,7 +73,7 @@ class Reading {
       KeepColumn(columns.keys, kept, 1);
       KeepColumn(columns.last_seen_ms, kept, 1);
       KeepColumn(columns.values, kept, header.dim);
-      KeepColumn(columns.slots, kept, header.dim * header.slots.slot_names.size());
+      KeepColumn(columns.slots, kept, header.slots.slot_floats(header.dim));
       KeepColumn(columns.use_counts, kept, 1);
       count = kept.size();
     }

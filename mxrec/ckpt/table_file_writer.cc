@@ -73,7 +73,7 @@ class Writing {
         CopyColumn(to.keys, rows.keys, filled, first, count, 1);
         CopyColumn(to.values, rows.values, filled, first, count, header_.dim);
         if (to.slots != nullptr) {
-          CopyColumn(to.slots, rows.slots, filled, first, count, header_.dim * header_.slots.slot_names.size());
+          CopyColumn(to.slots, rows.slots, filled, first, count, header_.slots.slot_floats(header_.dim));
         }
         if (to.use_counts != nullptr) CopyColumn(to.use_counts, rows.use_counts, filled, first, count, 1);
         if (to.last_seen_ms != nullptr) CopyColumn(to.last_seen_ms, rows.last_seen_ms, filled, first, count, 1);

@@ -103,8 +103,7 @@ Result<LoadReport> TableLoad::Run(const CheckpointIo& io, int64_t now_ms, Progre
   // Start values are the running optimizer's; step and scalars are the file's.
   SlotRecord record = header.slots;
   if (!attached.optimizer_kind.empty() && !record.optimizer_kind.empty()) {
-    if (attached.optimizer_kind == record.optimizer_kind && attached.slot_names == record.slot_names &&
-        attached.scalar_names == record.scalar_names) {
+    if (attached.SameSlots(record, header.dim) && attached.scalar_names == record.scalar_names) {
       record.slot_initial_values = attached.slot_initial_values;
     } else {
       record = SlotRecord();

@@ -243,7 +243,7 @@ TEST_F(DamagedFileTest, ANewerVersionIsRefusedByItsNumbers) {
   StatusCode code{};
   ExpectRefused(bytes, "version 7", &code);
   EXPECT_EQ(code, StatusCode::kUnimplemented);
-  EXPECT_TRUE(Contains(last_, "version 7; this build reads up to version 1")) << last_;
+  EXPECT_TRUE(Contains(last_, "version 7; this build reads up to version 2")) << last_;
 }
 
 TEST_F(DamagedFileTest, TheMessageNamesTheBlock) {

@@ -22,6 +22,7 @@ class OptimizerStep final : public RowUpdater {
     record->optimizer_kind = optimizer_.kind();
     record->slot_names = optimizer_.slot_names();
     record->slot_initial_values = optimizer_.slot_initial_values();
+    record->slot_widths = optimizer_.slot_widths(dim_);
     record->scalar_names = optimizer_.scalar_names();
     if (fresh || record->scalars.size() != record->scalar_names.size()) record->scalars = optimizer_.scalar_initial_values();
     OptimizerState state{record->step, record->scalars};

@@ -10,6 +10,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mxrec/base/log.h"
+#include "mxrec/ckpt/checkpoint.h"
+#include "mxrec/io/test_dir.h"
+#include "mxrec/optim/optimizer_test_util.h"
 #include "mxrec/table/table_test_util.h"
 
 namespace mxrec {
@@ -59,16 +62,7 @@ std::shared_ptr<EmbeddingTable> Make(const std::string& more = "", uint32_t dim 
   return EmbeddingTable::Create(EmbeddingTableConfig::FromJson(json).value()).value();
 }
 
-std::vector<float> Hyper(const Optimizer& optimizer) {
-  std::vector<float> hyper;
-  for (const std::string& name : optimizer.hyper_names()) {
-    hyper.push_back(name == "learning_rate"               ? 0.1f
-                    : name == "beta_1" || name == "beta1" ? 0.9f
-                    : name == "beta_2" || name == "beta2" ? 0.99f
-                                                          : 1e-3f);
-  }
-  return hyper;
-}
+std::vector<float> Hyper(const Optimizer& optimizer) { return testing::HyperValues(optimizer); }
 
 Status Step(EmbeddingTable* table, const Optimizer& optimizer, const std::vector<uint64_t>& ids, float gradient,
             UpdateReport* report = nullptr) {
@@ -85,14 +79,15 @@ TEST_P(EveryOptimizer, TrainsRowsAsItsReferenceDoesOnPlainArrays) {
   const std::vector<float> hyper = Hyper(*optimizer);
   const uint32_t dim = 5;
   const auto table = Make("", dim);
-  const size_t slots = optimizer->slot_count();
   // The same on plain arrays.
   const std::vector<uint64_t> ids = {11, 22, 33};
   std::vector<std::vector<float>> rows(3);
   for (size_t i = 0; i < 3; ++i) {
     rows[i].resize(dim);
     table->table().Find({&ids[i], 1}, rows[i].data(), nullptr, nullptr);
-    for (const float initial : optimizer->slot_initial_values()) rows[i].insert(rows[i].end(), dim, initial);
+    for (size_t s = 0; s < optimizer->slot_count(); ++s) {
+      rows[i].insert(rows[i].end(), optimizer->slot_widths(dim)[s], optimizer->slot_initial_values()[s]);
+    }
   }
   OptimizerState state{0, optimizer->scalar_initial_values()};
   StepConstants constants{};
@@ -137,7 +132,8 @@ TEST_P(EveryOptimizer, TrainsRowsAsItsReferenceDoesOnPlainArrays) {
                                        const size_t i = block.keys[r] / 11 - 1;
                                        EXPECT_TRUE(std::equal(rows[i].begin(), rows[i].begin() + dim, block.values + r * dim))
                                            << block.keys[r];
-                                       EXPECT_TRUE(std::equal(rows[i].begin() + dim, rows[i].end(), block.slots + r * dim * slots))
+                                       EXPECT_TRUE(std::equal(rows[i].begin() + dim, rows[i].end(),
+                                                              block.slots + r * (optimizer->row_floats(dim) - dim)))
                                            << block.keys[r];
                                      }
                                      return OkStatus();
@@ -169,8 +165,93 @@ TEST_P(EveryOptimizer, RefusesAWrongNumberOfHyperparametersNamingTheTable) {
   EXPECT_EQ(Contents(table->table()), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, EveryOptimizer, ::testing::Values("sgd", "adagrad", "adam", "adamw"),
-                         [](const auto& info) { return info.param; });
+// The gradient of the step and of the id.
+float GradientAt(uint64_t id, int step, size_t column) {
+  return 0.25f * static_cast<float>((id * 7 + static_cast<uint64_t>(step) * 3 + column) % 9) - 1.0f;
+}
+
+Status TrainStep(EmbeddingTable* table, const Optimizer& optimizer, const std::vector<uint64_t>& ids, int step) {
+  const Found found = LookUp(table->table(), ids);
+  std::vector<float> gradients;
+  for (const uint64_t id : ids) {
+    for (size_t c = 0; c < table->dim(); ++c) gradients.push_back(GradientAt(id, step, c));
+  }
+  const UpdatePart part = PartOf(found, gradients);
+  return table->Apply(optimizer, Hyper(optimizer), {&part, 1}, nullptr);
+}
+
+TEST_P(EveryOptimizer, DuplicatesOfAStepAreOneUpdateWithTheirSum) {
+  const auto optimizer = MakeOptimizer(GetParam()).value();
+  const auto apart = Make("", 3), summed = Make("", 3);
+  for (int step = 1; step <= 3; ++step) {
+    const std::vector<uint64_t> ids = {5, 5, 5, 5};
+    const Found found = LookUp(apart->table(), ids);
+    const std::vector<float> gradients(ids.size() * 3, 0.25f);
+    const UpdatePart part = PartOf(found, gradients);
+    ASSERT_TRUE(apart->Apply(*optimizer, Hyper(*optimizer), {&part, 1}, nullptr).ok());
+    ASSERT_TRUE(Step(summed.get(), *optimizer, {5}, 1.0f).ok());
+  }
+  EXPECT_EQ(Contents(apart->table()), Contents(summed->table()));
+}
+
+TEST_P(EveryOptimizer, RowsThatAreNotInTheStepDoNotMove) {
+  const auto optimizer = MakeOptimizer(GetParam()).value();
+  const auto table = Make("", 17);
+  ASSERT_TRUE(TrainStep(table.get(), *optimizer, {1, 2, 3}, 1).ok());
+  std::vector<float> before(2 * 17), after(2 * 17);
+  const std::vector<uint64_t> others = {1, 3};
+  table->table().Find(others, before.data(), nullptr, nullptr);
+  for (int step = 2; step < 10; ++step) ASSERT_TRUE(TrainStep(table.get(), *optimizer, {2, 4}, step).ok());
+  table->table().Find(others, after.data(), nullptr, nullptr);
+  EXPECT_EQ(before, after);
+}
+
+TEST_P(EveryOptimizer, SavedAndLoadedItGoesOnWithTheSameBits) {
+  const auto optimizer = MakeOptimizer(GetParam()).value();
+  for (const uint32_t dim : {1, 5, 16}) {
+    const auto going = Make("", dim), loaded = Make("", dim);
+    const TestDir folder;
+    const std::vector<uint64_t> ids = {1, 2, 3, 2};
+    for (int step = 1; step <= 4; ++step) ASSERT_TRUE(TrainStep(going.get(), *optimizer, ids, step).ok());
+    const Table* const saved[] = {&going->table()};
+    Table* const to[] = {&loaded->table()};
+    ASSERT_EQ(SaveCheckpoint({}, folder.path(), saved, {.step = 4}), OkStatus());
+    ASSERT_TRUE(LoadCheckpoint({}, folder.path(), 4, to, 0).ok());
+    ASSERT_EQ(Contents(loaded->table()), Contents(going->table()));
+    for (int step = 5; step <= 8; ++step) {
+      for (EmbeddingTable* const table : {going.get(), loaded.get()}) {
+        ASSERT_TRUE(TrainStep(table, *optimizer, {2, 9, 3}, step).ok());
+      }
+    }
+    EXPECT_EQ(Contents(loaded->table()), Contents(going->table())) << "dim " << dim;
+  }
+}
+
+TEST_P(EveryOptimizer, TablesOfSeveralWidthsTrainAsEachAlone) {
+  const auto optimizer = MakeOptimizer(GetParam()).value();
+  const auto train = [&](bool interleaved) {
+    std::vector<std::shared_ptr<EmbeddingTable>> tables = {Make("", 1), Make("", 8), Make("", 33)};
+    for (int i = 0; i < 15; ++i) {
+      const auto& table = interleaved ? tables[i % 3] : tables[i / 5];
+      EXPECT_TRUE(TrainStep(table.get(), *optimizer, {1, 2, 3}, interleaved ? i / 3 : i % 5).ok());
+    }
+    std::string contents;
+    for (const auto& table : tables) contents += Contents(table->table());
+    return contents;
+  };
+  EXPECT_EQ(train(true), train(false));
+}
+
+TEST(EmbeddingTableTest, ASlotOfOneFloatCostsOneFloatARow) {
+  const auto rowwise = MakeOptimizer("rowwise_adagrad").value(), adagrad = MakeOptimizer("adagrad").value();
+  const auto narrow = Make("", 16), wide = Make("", 16);
+  ASSERT_TRUE(Step(narrow.get(), *rowwise, {1, 2, 3}, 1.0f).ok());
+  ASSERT_TRUE(Step(wide.get(), *adagrad, {1, 2, 3}, 1.0f).ok());
+  EXPECT_EQ(narrow->table().stats().bytes_slots, 3u * 4);
+  EXPECT_EQ(wide->table().stats().bytes_slots, 3u * 16 * 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, EveryOptimizer, ::testing::ValuesIn(OptimizerKinds()), [](const auto& info) { return info.param; });
 
 TEST(EmbeddingTableTest, AnotherKindOfOptimizerIsRefusedUntilTheTableIsReset) {
   const auto adam = MakeOptimizer("adam").value(), sgd = MakeOptimizer("sgd").value();

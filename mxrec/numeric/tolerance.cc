@@ -14,17 +14,28 @@ namespace {
 
 // Sorted by subject. The bounds of the optimizers cover 100 steps of float32 rounding that differs by an ulp or two a step
 // (TensorFlow sums duplicates in another order, and uses approximate reciprocal roots where we divide).
-constexpr std::array<ToleranceEntry, 12> kTable = {{
+constexpr std::array<ToleranceEntry, 21> kTable = {{
+    {"adadelta", {1e-5, 1e-6, 0}, "Adadelta rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
     {"adagrad", {1e-5, 1e-6, 0}, "Adagrad rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
     {"adam", {1e-5, 1e-6, 0}, "Adam rows after 100 steps, ours and TensorFlow's formula on the touched rows"},
     {"adamw", {1e-5, 1e-6, 0}, "AdamW rows after 100 steps, ours and the formula in float64"},
     {"adamw_step", {0, 1e-6, 0}, "AdamW rows after one step, ours and the worked numbers of docs/numerics.md"},
+    {"amsgrad", {1e-5, 1e-6, 0}, "AMSGrad rows after 100 steps, ours and TensorFlow's op on a variable, every row in every step"},
     {"checkpoint", {0, 0, 0}, "rows and slots saved and loaded, with those of the table that was saved"},
     {"first_row", {0, 0, 0}, "first rows of keys, SIMD and scalar, on every CPU and for any order of keys"},
     {"first_row_formula", {1e-5, 1e-6, 0}, "first rows of keys, ours and the distribution's formula in float64"},
+    {"ftrl", {1e-5, 1e-6, 0}, "FTRL rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
+    {"group_ftrl", {1e-5, 1e-6, 0}, "group-lasso FTRL rows after 100 steps, ours and the formula in float64"},
     {"kernel", {0, 0, 0}, "inner loops, SIMD and scalar reference"},
+    {"lamb", {1e-5, 1e-6, 0}, "LAMB rows after 100 steps, ours and the formula in float64"},
     {"loss", {0, 1e-5, 0}, "loss of a step, a script on mxrec and the same on stock TensorFlow"},
+    {"momentum", {1e-5, 1e-6, 0}, "Momentum rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
     {"pooled", {1e-5, 1e-6, 0}, "pooled rows and their gradients, ours and tf.nn.embedding_lookup_sparse on a variable"},
+    {"rmsprop", {1e-5, 1e-6, 0}, "RMSProp rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
+    {"rmsprop_centered",
+     {1e-5, 1e-6, 0},
+     "centered RMSProp rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
+    {"rowwise_adagrad", {1e-5, 1e-6, 0}, "row-wise Adagrad rows after 100 steps, ours and the formula in float64"},
     {"sgd", {1e-5, 1e-6, 0}, "SGD rows after 100 steps, ours and TensorFlow's sparse optimizer on a variable"},
     {"threads", {0, 0, 0}, "everything the engine computes, with one thread and with several"},
 }};

@@ -41,7 +41,7 @@ TEST(ToleranceTest, EverySubjectIsFoundAndBoundsAreSane) {
 TEST(ToleranceTest, AnUnknownSubjectListsTheKnown) {
   const Status status = FindTolerance("ftrl2").status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("\"ftrl2\"; known subjects: adagrad, adam, "));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("\"ftrl2\"; known subjects: adadelta, adagrad, adam, "));
 }
 
 TEST(ToleranceTest, TheDumpIsOneMarkdownLineAnEntry) {

@@ -1,7 +1,5 @@
 // AdamW, lazy: decoupled weight decay and bias-corrected moments on the rows of the batch. The formula and its two sets of start
 // values are those of the Rec SDK's optimizer of that name (docs/numerics.md).
-#include "mxrec/kernels/float_mode.h"
-#include "mxrec/optim/optimizer.h"
 #include "mxrec/optim/reference_loop.h"
 #include "mxrec/optim/registry.h"
 
@@ -41,58 +39,28 @@ namespace mxrec {
 
 HWY_EXPORT(AdamWRows);
 
-namespace {
+namespace internal {
 
-class AdamW final : public Optimizer {
- public:
-  explicit AdamW(bool original_start) : original_start_(original_start) {}
-
-  // Option initial_state: 0 (default) starts with m = v = 0 and powers 1, the textbook's; 1 with m = v = 1 and powers 0.9, the
-  // original's.
-  static Result<std::shared_ptr<const Optimizer>> Make(std::span<const OptimizerOption> options) {
-    MXREC_RETURN_IF_ERROR(internal::CheckOptions("adamw", options, {"initial_state"}));
-    const double start = internal::OptionOr(options, "initial_state", 0.0);
-    if (start != 0.0 && start != 1.0) {
-      return InvalidArgumentError("optimizer adamw: initial_state must be 0 (zeros) or 1 (original), found " +
-                                  std::to_string(start));
-    }
-    return std::shared_ptr<const Optimizer>(std::make_shared<AdamW>(start == 1.0));
-  }
-
-  std::string_view kind() const override { return "adamw"; }
-  std::vector<std::string> slot_names() const override { return {"m", "v"}; }
-  std::vector<std::string> hyper_names() const override { return {"learning_rate", "weight_decay", "beta_1", "beta_2", "epsilon"}; }
-  std::vector<std::string> scalar_names() const override { return {"beta_1_power", "beta_2_power"}; }
-  std::vector<float> slot_initial_values() const override {
-    return original_start_ ? std::vector{1.0f, 1.0f} : std::vector{0.0f, 0.0f};
-  }
-  std::vector<float> scalar_initial_values() const override {
-    return original_start_ ? std::vector{0.9f, 0.9f} : std::vector{1.0f, 1.0f};
-  }
-
-  Status BeginStep(std::span<const float> hyper, OptimizerState* state, StepConstants* constants) const override {
-    MXREC_RETURN_IF_ERROR(internal::CheckHyperCount(*this, hyper));
-    MXREC_RETURN_IF_ERROR(internal::CheckScalars(*this, *state));
-    const ScopedIeeeFloat ieee;
+// Option initial_state: 0 (default) starts with m = v = 0 and powers 1, the textbook's; 1 with m = v = 1 and powers 0.9, the
+// original's.
+Result<OptimizerSpec> AdamWSpec(OptionReader* options) {
+  MXREC_ASSIGN_OR_RETURN(const bool original, options->Flag("initial_state", "0 (zeros) or 1 (original)"));
+  OptimizerSpec spec;
+  spec.slots = {{"m", original ? 1.0f : 0.0f}, {"v", original ? 1.0f : 0.0f}};
+  spec.hyper_names = {"learning_rate", "weight_decay", "beta_1", "beta_2", "epsilon"};
+  spec.scalars = BetaPowers(original ? 0.9f : 1.0f);
+  spec.takes_weight_decay = false;  // it has one
+  spec.begin_step = [](const float* hyper, float* powers) -> StepConstants {
     const float lr = hyper[0], weight_decay = hyper[1], beta_1 = hyper[2], beta_2 = hyper[3], epsilon = hyper[4];
-    float& power_1 = state->scalars[0];
-    float& power_2 = state->scalars[1];
-    ++state->step;
-    power_1 *= beta_1;
-    power_2 *= beta_2;
-    *constants = {lr,     1.0f - lr * weight_decay, beta_1, 1.0f - beta_1, beta_2, 1.0f - beta_2, 1.0f - power_1, 1.0f - power_2,
-                  epsilon};
-    return OkStatus();
-  }
-
-  size_t UpdateRows(const StepConstants& constants, const RowBatch& batch) const override {
-    const ScopedIeeeFloat ieee;
-    return HWY_DYNAMIC_DISPATCH(AdamWRows)(constants, batch);
-  }
-
-  size_t UpdateRowsReference(const StepConstants& constants, const RowBatch& batch) const override {
-    const auto [lr, keep, beta_1, rest_1, beta_2, rest_2, correction_1, correction_2, epsilon, u9, u10, u11] = constants;
-    return internal::ForEachElement(batch, [=](float g, float& w, const auto& slot) {
+    AdvanceBetaPowers(beta_1, beta_2, powers);
+    return {lr,     1.0f - lr * weight_decay, beta_1, 1.0f - beta_1, beta_2, 1.0f - beta_2, 1.0f - powers[0], 1.0f - powers[1],
+            epsilon};
+  };
+  spec.rows = MXREC_DISPATCH_ROWS(AdamWRows);
+  spec.reference = [](const StepConstants& k, const RowBatch& batch) {
+    return ForEachElement(batch, [&k](float g, float& w, const auto& slot) {
+      const float lr = k[0], keep = k[1], beta_1 = k[2], rest_1 = k[3], beta_2 = k[4], rest_2 = k[5];
+      const float correction_1 = k[6], correction_2 = k[7], epsilon = k[8];
       float& m = slot(0);
       float& v = slot(1);
       w = w * keep;
@@ -101,15 +69,10 @@ class AdamW final : public Optimizer {
       const float denominator = std::sqrt(v / correction_2) + epsilon;
       w = w - (lr * (m / correction_1)) / denominator;
     });
-  }
+  };
+  return spec;
+}
 
- private:
-  bool original_start_;
-};
-
-}  // namespace
-
-MXREC_REGISTER_OPTIMIZER(AdamW)
-
+}  // namespace internal
 }  // namespace mxrec
 #endif  // HWY_ONCE

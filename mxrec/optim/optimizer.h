@@ -1,10 +1,11 @@
 // Optimizer: the rule that turns a row's gradient into its new values and slots.
 //
-// One object per kind, stateless and shared by all tables; what changes lives in the table (slots in its rows, step
-// counter and scalars in OptimizerState). A new optimizer is one file: a subclass, a scalar reference, a SIMD kernel and
-// MXREC_REGISTER_OPTIMIZER; optim/optimizer_conformance_test.cc runs over every registered kind.
+// One object per kind and options, stateless and shared by all tables; what changes lives in the table (slots in its rows,
+// step counter and scalars in OptimizerState). A new optimizer is one file (optim/registry.h says what is in it);
+// optim/optimizer_conformance_test.cc runs over every registered kind.
 //
-// A row is contiguous float32: values [dim], then slot 0 [dim], slot 1 [dim], ...
+// A row is contiguous float32: values [dim], then its slots. A slot has dim floats, or one float a row; those of one float
+// stand last.
 // Arithmetic: plain float32 operations in the order the formula gives, no fused multiply-add, correctly rounded sqrt and
 // division; so scalar and SIMD code agree to the bit on every CPU. Formulas and sources: docs/numerics.md.
 // Threads: all methods are const and may run at once on different rows.
@@ -24,7 +25,7 @@
 
 namespace mxrec {
 
-// Rows to update and the summed gradient of each. rows[i] points at dim * (1 + slot_count) floats; grads[i] at dim floats.
+// Rows to update and the summed gradient of each. rows[i] points at Optimizer::row_floats(dim) floats; grads[i] at dim floats.
 // Neither needs an alignment beyond 4 bytes. A row appears at most once.
 struct RowBatch {
   float* const* rows;
@@ -40,21 +41,23 @@ struct OptimizerState {
 };
 
 // Numbers that are the same for all rows of one step, derived from hyperparameters and state.
-using StepConstants = std::array<float, 12>;
+using StepConstants = std::array<float, 16>;
 
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
 
-  // "sgd", "adagrad", "adam", "adamw": part of checkpoints.
+  // "sgd", "adagrad", ...: part of checkpoints.
   virtual std::string_view kind() const = 0;
   // Names of the slots, in row order, e.g. {"m", "v"}; the size is the slot count.
   virtual std::vector<std::string> slot_names() const = 0;
-  // Hyperparameters, in the order in which BeginStep and slot_initial_values expect them.
+  // Floats of each slot in a row of that width: dim, or 1.
+  virtual std::vector<uint32_t> slot_widths(size_t dim) const = 0;
+  // Hyperparameters, in the order in which BeginStep expects them. The first is learning_rate.
   virtual std::vector<std::string> hyper_names() const = 0;
   // Names of the scalars in OptimizerState.
   virtual std::vector<std::string> scalar_names() const { return {}; }
-  // Start values of the slots of a new row (one float per slot), from options given at attach time (see options()).
+  // Start values of the slots of a new row (one float per slot), from the options.
   virtual std::vector<float> slot_initial_values() const = 0;
   // Start values of the scalars.
   virtual std::vector<float> scalar_initial_values() const { return {}; }
@@ -69,10 +72,20 @@ class Optimizer {
   virtual size_t UpdateRowsReference(const StepConstants& constants, const RowBatch& batch) const = 0;
 
   size_t slot_count() const { return slot_names().size(); }
+  // Floats of a row: its values and slots.
+  size_t row_floats(size_t dim) const {
+    size_t floats = dim;
+    for (const uint32_t width : slot_widths(dim)) floats += width;
+    return floats;
+  }
 };
 
-// Start-value options of a kind, e.g. {"initial_accumulator_value": 0.1} or {"initial_state": 1} (AdamW: 0 = zeros, 1 =
-// the original's ones and 0.9 powers). Unknown names are an error.
+// Options of a kind, e.g. {"initial_accumulator_value": 0.1} or {"initial_state": 1} (AdamW: 0 = zeros, 1 = the original's
+// ones and 0.9 powers), and those that kinds have in common, done to a row before its rule, in this order:
+//   row_clip_norm       c > 0: g <- g * (c / |g|) where |g| > c; the summed gradient of one row
+//   l2_regularization   >= 0: g <- g + l2 * w
+//   weight_decay        >= 0: w <- w * (1 - learning_rate * weight_decay), decoupled
+// Kinds with such terms of their own refuse those two (docs/numerics.md). Unknown names are an error.
 struct OptimizerOption {
   std::string name;
   double value;

@@ -1,6 +1,8 @@
-// What every optimizer of the registry must do. A new kind is tested here by being registered.
+// What every optimizer of the registry must do, alone and with the common options. A new kind is tested here by being
+// registered; inside a table, with duplicates and checkpoints, by engine/embedding_table_test.cc.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,44 +12,32 @@
 
 #include "mxrec/kernels/simd_targets.h"
 #include "mxrec/optim/optimizer.h"
+#include "mxrec/optim/optimizer_test_util.h"
 
 namespace mxrec {
 namespace {
+
+using ::mxrec::testing::HyperValues;
 
 constexpr float kGuard = 12345.678f;
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// A plausible value for a hyperparameter by its name; a new name needs a line here.
-float HyperValue(const std::string& name) {
-  if (name == "learning_rate") return 0.05f;
-  if (name == "weight_decay") return 0.004f;
-  if (name == "beta_1") return 0.9f;
-  if (name == "beta_2") return 0.999f;
-  if (name == "epsilon") return 1e-6f;
-  ADD_FAILURE() << "no test value for hyperparameter " << name;
-  return 0;
-}
-
-std::vector<float> HyperValues(const Optimizer& optimizer) {
-  std::vector<float> values;
-  for (const std::string& name : optimizer.hyper_names()) values.push_back(HyperValue(name));
-  return values;
-}
-
 // Rows one after the other in one array, `gap` guard floats before, between and after them.
 class Rows {
  public:
   Rows(const Optimizer& optimizer, size_t count, size_t dim, size_t gap, uint32_t seed)
-      : width_(dim * (1 + optimizer.slot_count())), gap_(gap) {
+      : width_(optimizer.row_floats(dim)), gap_(gap) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
     floats_.assign(gap + count * (width_ + gap), kGuard);
     const std::vector<float> start = optimizer.slot_initial_values();
+    const std::vector<uint32_t> widths = optimizer.slot_widths(dim);
     for (size_t i = 0; i < count; ++i) {
       float* const row = floats_.data() + gap + i * (width_ + gap);
       for (size_t c = 0; c < dim; ++c) row[c] = normal(random);
-      for (size_t s = 0; s < start.size(); ++s) std::fill_n(row + (1 + s) * dim, dim, start[s]);
+      float* slot = row + dim;
+      for (size_t s = 0; s < start.size(); ++s) slot = std::fill_n(slot, widths[s], start[s]);
       places_.push_back(gap + i * (width_ + gap));
     }
   }
@@ -105,10 +95,32 @@ class Gradients {
   return ::testing::AssertionSuccess();
 }
 
-class OptimizerConformanceTest : public ::testing::TestWithParam<std::string> {
+struct Case {
+  std::string kind;
+  std::vector<OptimizerOption> options;
+  std::string name;
+};
+
+// Every kind as it is, with its gradients clipped by row, and with everything that it takes.
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const std::string& kind : OptimizerKinds()) {
+    cases.push_back({kind, {}, kind});
+    cases.push_back({kind, {{"row_clip_norm", 2.0}}, kind + "_clipped"});
+    std::vector<OptimizerOption> all = {{"row_clip_norm", 2.0}};
+    for (const OptimizerOption& more : {OptimizerOption{"l2_regularization", 0.01}, OptimizerOption{"weight_decay", 0.1}}) {
+      if (MakeOptimizer(kind, {{more}}).ok()) all.push_back(more);
+    }
+    if (all.size() > 1) cases.push_back({kind, all, kind + "_clipped_and_decayed"});
+  }
+  cases.push_back({"momentum", {{"nesterov", 1}}, "momentum_nesterov"});
+  return cases;
+}
+
+class OptimizerConformanceTest : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    optimizer_ = MakeOptimizer(GetParam()).value();
+    optimizer_ = MakeOptimizer(GetParam().kind, GetParam().options).value();
     state_.scalars = optimizer_->scalar_initial_values();
     hyper_ = HyperValues(*optimizer_);
   }
@@ -232,12 +244,12 @@ TEST_P(OptimizerConformanceTest, TheGradientMovesValuesAgainstItself) {
   const size_t dim = 16;
   Rows rows(*optimizer_, 1, dim, 0, 5);
   Gradients gradients(1, dim, 5);
-  std::vector<float> before(rows.row(0), rows.row(0) + dim);
+  std::fill_n(rows.row(0), dim, 0.0f);  // so that nothing decays, and for FTRL, which forgets where a row started
   std::vector<float*> pointers = rows.pointers();
   optimizer_->UpdateRows(constants, {pointers.data(), gradients.pointers().data(), 1, dim});
   for (size_t c = 0; c < dim; ++c) {
     if (std::fabs(gradients.row(0)[c]) < 0.01f) continue;
-    EXPECT_LT((rows.row(0)[c] - before[c]) * gradients.row(0)[c], 0) << c;
+    EXPECT_LT(rows.row(0)[c] * gradients.row(0)[c], 0) << c;
   }
 }
 
@@ -258,7 +270,7 @@ TEST_P(OptimizerConformanceTest, AWrongNumberOfHyperparametersIsRefusedAndStateI
     StepConstants constants{};
     const Status status = optimizer_->BeginStep(hyper, &state_, &constants);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_NE(status.message().find(GetParam()), std::string_view::npos) << status;
+    EXPECT_NE(status.message().find(GetParam().kind), std::string_view::npos) << status;
     EXPECT_NE(status.message().find("learning_rate"), std::string_view::npos) << status;
   }
   EXPECT_EQ(state_.step, before.step);
@@ -275,11 +287,86 @@ TEST_P(OptimizerConformanceTest, AWrongNumberOfScalarsIsRefusedAndStateIsUntouch
 }
 
 TEST_P(OptimizerConformanceTest, NamesAndStartValuesAgreeInNumber) {
-  EXPECT_EQ(optimizer_->kind(), GetParam());
+  EXPECT_EQ(optimizer_->kind(), GetParam().kind);
   EXPECT_EQ(optimizer_->slot_initial_values().size(), optimizer_->slot_names().size());
   EXPECT_EQ(optimizer_->slot_count(), optimizer_->slot_names().size());
   EXPECT_EQ(optimizer_->scalar_initial_values().size(), optimizer_->scalar_names().size());
+  EXPECT_EQ(optimizer_->slot_widths(7).size(), optimizer_->slot_names().size());
   EXPECT_EQ(optimizer_->hyper_names().front(), "learning_rate");
+}
+
+TEST_P(OptimizerConformanceTest, SlotsHaveTheWidthOfTheRowOrOneFloatAndThoseStandLast) {
+  bool one_float = false;
+  for (const uint32_t width : optimizer_->slot_widths(7)) {
+    EXPECT_TRUE(width == 1 || width == 7) << width;
+    EXPECT_TRUE(width == 1 || !one_float);
+    one_float = one_float || width == 1;
+  }
+  EXPECT_GE(optimizer_->row_floats(7), 7u);
+}
+
+TEST_P(OptimizerConformanceTest, TheSameStepsGiveTheSameBitsWhereverTheRowsLieAndHoweverTheyAreBatched) {
+  const size_t dim = 37, count = 200;
+  const auto train = [&](size_t gap, size_t batch) {
+    OptimizerState state;
+    state.scalars = optimizer_->scalar_initial_values();
+    Rows rows(*optimizer_, count, dim, gap, 7);
+    const std::vector<float*> pointers = rows.pointers();
+    for (uint32_t step = 0; step < 5; ++step) {
+      StepConstants constants{};
+      EXPECT_TRUE(optimizer_->BeginStep(hyper_, &state, &constants).ok());
+      Gradients gradients(count, dim, step);
+      for (size_t first = 0; first < count; first += batch) {
+        const size_t size = std::min(batch, count - first);
+        optimizer_->UpdateRows(constants, {pointers.data() + first, gradients.pointers().data() + first, size, dim});
+      }
+    }
+    std::vector<float> contents;
+    for (float* const row : pointers) contents.insert(contents.end(), row, row + optimizer_->row_floats(dim));
+    return contents;
+  };
+  const std::vector<float> first = train(0, count);
+  EXPECT_TRUE(SameBits(train(0, count), first));
+  EXPECT_TRUE(SameBits(train(3, 1), first));
+  EXPECT_TRUE(SameBits(train(1, 64), first));
+}
+
+TEST_P(OptimizerConformanceTest, GradientsAreReadOnly) {
+  const StepConstants constants = Begin();
+  const size_t dim = 21, count = 3;
+  Rows rows(*optimizer_, count, dim, 0, 8);
+  Gradients gradients(count, dim, 8), same(count, dim, 8);
+  optimizer_->UpdateRows(constants, {rows.pointers().data(), gradients.pointers().data(), count, dim});
+  for (size_t i = 0; i < count; ++i) EXPECT_TRUE(std::equal(gradients.row(i), gradients.row(i) + dim, same.row(i)));
+}
+
+TEST_P(OptimizerConformanceTest, AHundredThousandStepsLeaveConstantsAndRowsFinite) {
+  const size_t dim = 9;
+  Rows rows(*optimizer_, 1, dim, 0, 9);
+  Gradients gradients(1, dim, 9);
+  std::vector<float*> pointers = rows.pointers();
+  for (uint64_t step = 1; step <= 100000; ++step) {
+    const StepConstants constants = Begin();
+    if (step % 10 == 0 || step > 99990) {
+      // Gradients that change their sign, so that no sum of them needs to grow.
+      for (size_t c = 0; c < dim; ++c) gradients.row(0)[c] = -gradients.row(0)[c];
+      ASSERT_EQ(optimizer_->UpdateRows(constants, {pointers.data(), gradients.pointers().data(), 1, dim}), 0u) << step;
+    }
+    if (step % 10000 != 0) continue;
+    for (const float k : constants) EXPECT_TRUE(std::isfinite(k)) << step;
+    for (const float scalar : state_.scalars) EXPECT_TRUE(std::isfinite(scalar)) << step;
+  }
+  EXPECT_EQ(state_.step, 100000u);
+}
+
+TEST_P(OptimizerConformanceTest, ZeroGradientsKeepARowFinite) {
+  const size_t dim = 5;
+  Rows rows(*optimizer_, 1, dim, 0, 10);
+  const std::vector<float> zeros(dim, 0.0f);
+  const float* grads[] = {zeros.data()};
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(optimizer_->UpdateRows(Begin(), {rows.pointers().data(), grads, 1, dim}), 0u);
+  }
 }
 
 TEST_P(OptimizerConformanceTest, DenormalsAreKeptEvenOnAThreadThatFlushesThem) {
@@ -304,8 +391,8 @@ TEST_P(OptimizerConformanceTest, DenormalsAreKeptEvenOnAThreadThatFlushesThem) {
 #endif
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerConformanceTest, ::testing::ValuesIn(OptimizerKinds()),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Kinds, OptimizerConformanceTest, ::testing::ValuesIn(Cases()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace mxrec

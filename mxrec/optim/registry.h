@@ -1,12 +1,13 @@
-// MXREC_REGISTER_OPTIMIZER: how the file of an optimizer makes its kind known. For files of mxrec/optim only.
+// How the file of an optimizer makes its kind known. For files of mxrec/optim only.
 //
-// The macro defines the factory of one kind; the list in registry.cc names every factory, so a linker that drops unused
-// members of a static library cannot drop a kind, and no code runs before main.
+// A file has: a Rule and a function of rows made from it (row_loop-inl.h), HWY_EXPORT of that function, a scalar reference
+// (reference_loop.h), and a function `Result<OptimizerSpec> internal::<Name>Spec(OptionReader*)` that brings them together.
+// Then kind and name get a line in the list of registry.cc: a linker that drops unused members of a static library cannot
+// drop a kind, and no code runs before main.
 #ifndef MXREC_OPTIM_REGISTRY_H_
 #define MXREC_OPTIM_REGISTRY_H_
 
-#include <initializer_list>
-#include <memory>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,24 +18,67 @@
 
 namespace mxrec::internal {
 
-using OptimizerFactory = Result<std::shared_ptr<const Optimizer>> (*)(std::span<const OptimizerOption> options);
+struct SlotSpec {
+  std::string name;
+  float initial = 0;
+  bool one_float = false;  // once a row instead of once a column; such slots stand last
+};
 
-// The value of option `name`, or `otherwise`.
-double OptionOr(std::span<const OptimizerOption> options, std::string_view name, double otherwise);
-// kInvalidArgument when an option is not among `known`, or given twice.
-Status CheckOptions(std::string_view kind, std::span<const OptimizerOption> options, std::initializer_list<std::string_view> known);
-// kInvalidArgument naming the hyperparameters when their number is wrong.
-Status CheckHyperCount(const Optimizer& optimizer, std::span<const float> hyper);
-// kInvalidArgument when state does not hold one scalar per scalar_names().
-Status CheckScalars(const Optimizer& optimizer, const OptimizerState& state);
+struct ScalarSpec {
+  std::string name;
+  float initial = 0;
+};
+
+using RowFunction = size_t (*)(const StepConstants& constants, const RowBatch& batch);
+
+// A kind of optimizer. The functions are called with IEEE arithmetic on (kernels/float_mode.h).
+struct OptimizerSpec {
+  std::vector<SlotSpec> slots;
+  std::vector<std::string> hyper_names;
+  std::vector<ScalarSpec> scalars;
+  // Advances the scalars by a step and derives the constants [0, 12); the others are not the kind's.
+  std::function<StepConstants(const float* hyper, float* scalars)> begin_step;
+  RowFunction rows = nullptr;
+  RowFunction reference = nullptr;
+  // Which common options (optimizer.h) make sense.
+  bool takes_weight_decay = true, takes_l2 = true;
+};
+
+// Reads options by name and remembers which names a kind has, so that others can be refused.
+class OptionReader {
+ public:
+  OptionReader(std::string_view kind, std::span<const OptimizerOption> options) : kind_(kind), options_(options) {}
+  // The value of option `name`, or `otherwise`, as float32. kInvalidArgument unless finite and in [low, high].
+  Result<float> Number(std::string_view name, float otherwise, float low, float high);
+  // Above 0; at least 0.
+  Result<float> Positive(std::string_view name, float otherwise);
+  Result<float> NotNegative(std::string_view name, float otherwise);
+  // 0 or 1; `meaning` explains them in the message.
+  Result<bool> Flag(std::string_view name, std::string_view meaning);
+  // kInvalidArgument when an option was given that nobody has read, or given twice.
+  Status Finish() const;
+
+ private:
+  std::string_view kind_;
+  std::span<const OptimizerOption> options_;
+  std::vector<std::string> known_;
+};
+
+// What Adam and its relatives keep: beta^t after t steps, multiplied step by step in float32 as TensorFlow does.
+std::vector<ScalarSpec> BetaPowers(float start = 1.0f);
+inline void AdvanceBetaPowers(float beta_1, float beta_2, float* powers) {
+  powers[0] *= beta_1;
+  powers[1] *= beta_2;
+}
+// begin_step of Adam: hyper {lr, beta_1, beta_2, epsilon} give {lr_t, beta_1, 1 - beta_1, beta_2, 1 - beta_2, epsilon}.
+StepConstants AdamConstants(const float* hyper, float* powers);
+// Twice FTRL's l2, in which beta is an l2 of beta / (2 lr), as in TensorFlow.
+inline float FtrlTwiceL2(float l2, float beta, float lr) { return 2.0f * (l2 + beta / (2.0f * (lr > 1e-36f ? lr : 1e-36f))); }
 
 }  // namespace mxrec::internal
 
-// Class must have: static Result<std::shared_ptr<const Optimizer>> Make(std::span<const OptimizerOption>).
-// Use inside namespace mxrec; then add Class to the list in registry.cc.
-#define MXREC_REGISTER_OPTIMIZER(Class)                                                                                           \
-  namespace internal {                                                                                                            \
-  Result<std::shared_ptr<const Optimizer>> Make##Class(std::span<const OptimizerOption> options) { return Class::Make(options); } \
-  }
+// A RowFunction that runs an exported function of rows on the best instruction set.
+#define MXREC_DISPATCH_ROWS(function) \
+  [](const StepConstants& constants, const RowBatch& batch) { return HWY_DYNAMIC_DISPATCH(function)(constants, batch); }
 
 #endif  // MXREC_OPTIM_REGISTRY_H_

@@ -1,6 +1,4 @@
 // SGD: w -= lr g. TensorFlow's GradientDescentOptimizer on the rows of a batch; equal to the bit.
-#include "mxrec/kernels/float_mode.h"
-#include "mxrec/optim/optimizer.h"
 #include "mxrec/optim/reference_loop.h"
 #include "mxrec/optim/registry.h"
 
@@ -34,42 +32,19 @@ namespace mxrec {
 
 HWY_EXPORT(SgdRows);
 
-namespace {
+namespace internal {
 
-class Sgd final : public Optimizer {
- public:
-  static Result<std::shared_ptr<const Optimizer>> Make(std::span<const OptimizerOption> options) {
-    MXREC_RETURN_IF_ERROR(internal::CheckOptions("sgd", options, {}));
-    return std::shared_ptr<const Optimizer>(std::make_shared<Sgd>());
-  }
+Result<OptimizerSpec> SgdSpec(OptionReader*) {
+  OptimizerSpec spec;
+  spec.hyper_names = {"learning_rate"};
+  spec.begin_step = [](const float* hyper, float*) -> StepConstants { return {hyper[0]}; };
+  spec.rows = MXREC_DISPATCH_ROWS(SgdRows);
+  spec.reference = [](const StepConstants& k, const RowBatch& batch) {
+    return ForEachElement(batch, [lr = k[0]](float g, float& w, const auto&) { w = w - lr * g; });
+  };
+  return spec;
+}
 
-  std::string_view kind() const override { return "sgd"; }
-  std::vector<std::string> slot_names() const override { return {}; }
-  std::vector<std::string> hyper_names() const override { return {"learning_rate"}; }
-  std::vector<float> slot_initial_values() const override { return {}; }
-
-  Status BeginStep(std::span<const float> hyper, OptimizerState* state, StepConstants* constants) const override {
-    MXREC_RETURN_IF_ERROR(internal::CheckHyperCount(*this, hyper));
-    MXREC_RETURN_IF_ERROR(internal::CheckScalars(*this, *state));
-    ++state->step;
-    *constants = {hyper[0]};
-    return OkStatus();
-  }
-
-  size_t UpdateRows(const StepConstants& constants, const RowBatch& batch) const override {
-    const ScopedIeeeFloat ieee;
-    return HWY_DYNAMIC_DISPATCH(SgdRows)(constants, batch);
-  }
-
-  size_t UpdateRowsReference(const StepConstants& constants, const RowBatch& batch) const override {
-    const float lr = constants[0];
-    return internal::ForEachElement(batch, [lr](float g, float& w, const auto& slot) { w = w - lr * g; });
-  }
-};
-
-}  // namespace
-
-MXREC_REGISTER_OPTIMIZER(Sgd)
-
+}  // namespace internal
 }  // namespace mxrec
 #endif  // HWY_ONCE

@@ -22,7 +22,7 @@ Status Table::Snapshot::ForEachBlock(int shard_number, size_t max_rows,
                                      const std::function<Status(const RowBlock&)>& block_fn) const {
   const Impl& impl = *table_->impl_;
   const RowLayout& layout = impl.layout;
-  const size_t dim = layout.dim, slot_floats = layout.dim * layout.slot_count;
+  const size_t dim = layout.dim, slot_floats = layout.slot_floats;
   std::vector<uint64_t> keys, times;
   std::vector<float> values, slots;
   std::vector<uint32_t> counts;
@@ -120,7 +120,7 @@ Result<std::unique_ptr<Table::Loader>> Table::BeginLoad(const SlotRecord& record
     impl_->slots = record;
     impl_->slots_from_load = true;
   }
-  MXREC_RETURN_IF_ERROR(impl_->Layout(record.slot_names.size()));
+  MXREC_RETURN_IF_ERROR(impl_->Layout());
   if (expected_rows >= kShardCount * 16) {
     // A little above the mean, so that most shards never grow.
     const uint64_t each = expected_rows / kShardCount + expected_rows / kShardCount / 64;
@@ -132,7 +132,7 @@ Result<std::unique_ptr<Table::Loader>> Table::BeginLoad(const SlotRecord& record
 Status Table::Loader::AddRows(const RowBlock& block) {
   Impl& impl = *table_->impl_;
   const RowLayout& layout = impl.layout;
-  const size_t dim = layout.dim, slot_floats = layout.dim * layout.slot_count;
+  const size_t dim = layout.dim, slot_floats = layout.slot_floats;
   const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(now_ms_, 0));
   size_t at = 0;
   while (at < block.count) {

@@ -70,7 +70,7 @@ void RecordStock::Give(RowSlab* slab, uint32_t handle) {
 Result<std::unique_ptr<Table>> Table::Create(TableOptions options) {
   if (options.dim == 0) return InvalidArgumentError("table " + options.name + ": dimension must be at least 1, found 0");
   std::unique_ptr<Table> table(new Table(std::move(options)));
-  MXREC_RETURN_IF_ERROR(table->impl_->Layout(0));
+  MXREC_RETURN_IF_ERROR(table->impl_->Layout());
   MXREC_ASSIGN_OR_RETURN(table->impl_->candidates, RowSlab::Create(sizeof(CandidateRecord)));
   return table;
 }
@@ -103,7 +103,7 @@ TableStats Table::stats() const {
     shard.index.ProbeLengths(&total_length, &stats.max_probe_length);
   }
   const uint64_t dim_bytes = impl_->options.dim * sizeof(float);
-  stats.bytes_slots = stats.rows * slots().slot_names.size() * dim_bytes;
+  stats.bytes_slots = stats.rows * slots().slot_floats(impl_->options.dim) * sizeof(float);
   const uint64_t metadata = (impl_->options.keep_counts ? 4 : 0) + (impl_->keep_times() ? 8 : 0);
   stats.bytes_rows = stats.rows * (dim_bytes + metadata);
   stats.bytes_candidates = stats.candidates * sizeof(CandidateRecord);
@@ -121,9 +121,10 @@ TableStats Table::stats() const {
 }
 
 void Table::Impl::InitSlots(char* row) const {
-  auto* floats = reinterpret_cast<float*>(row);
-  for (size_t s = 0; s < layout.slot_count; ++s)
-    std::fill_n(floats + layout.dim * (1 + s), layout.dim, slots.slot_initial_values[s]);
+  float* slot = reinterpret_cast<float*>(row) + layout.dim;
+  for (size_t s = 0; s < slots.slot_names.size(); ++s) {
+    slot = std::fill_n(slot, slots.slot_width(s, layout.dim), slots.slot_initial_values[s]);
+  }
 }
 
 void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t count, uint64_t now_ms) const {
@@ -137,8 +138,8 @@ void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t
   layout.SetTime(row, now_ms);
 }
 
-Status Table::Impl::Layout(size_t slot_count) {
-  const RowLayout wanted = LayoutWith(slot_count);
+Status Table::Impl::Layout() {
+  const RowLayout wanted = LayoutWith(slots);
   MXREC_ASSIGN_OR_RETURN(RowSlab slab, RowSlab::Create(wanted.stride_bytes()));
   std::array<RecordStock, kShardCount> stocks;
   for (int s = 0; s < kShardCount; ++s) MXREC_RETURN_IF_ERROR(stocks[s].Reserve(&slab, shards[s].rows, 0));
@@ -146,7 +147,7 @@ Status Table::Impl::Layout(size_t slot_count) {
     const uint64_t needed = BytesInUse(wanted);
     if (needed > options.max_bytes) {
       return ResourceExhaustedError("table " + options.name + ": " + std::to_string(row_count.load()) + " rows with " +
-                                    std::to_string(slot_count) + " optimizer slots need " + std::to_string(needed) +
+                                    std::to_string(slots.slot_names.size()) + " optimizer slots need " + std::to_string(needed) +
                                     " bytes, above max_bytes = " + std::to_string(options.max_bytes));
     }
   }
@@ -359,7 +360,7 @@ void Table::Impl::ResetSlots() {
     slots = SlotRecord();
     slots_from_load = false;
   }
-  MXREC_CHECK(Layout(0).ok()) << "laying out an empty table";
+  MXREC_CHECK(Layout().ok()) << "laying out an empty table";
 }
 
 void Table::Clear() {
@@ -369,7 +370,7 @@ void Table::Clear() {
 }
 
 Result<bool> Table::Impl::NeedsAttach(const SlotRecord& record) const {
-  if (slots.optimizer_kind == record.optimizer_kind && slots.slot_names == record.slot_names) return false;
+  if (slots.SameSlots(record, options.dim)) return false;
   if (!slots.optimizer_kind.empty() && !slots_from_load) {
     return FailedPreconditionError("table " + options.name + " is trained by optimizer " + slots.optimizer_kind + "; optimizer " +
                                    record.optimizer_kind +
@@ -384,8 +385,8 @@ Status Table::Impl::Attach(const SlotRecord& record) {
     std::unique_lock lock(slots_mutex);
     before = std::exchange(slots, record);
   }
-  if (record.slot_names.empty() && layout.slot_count == 0) return OkStatus();  // the rows are as they shall be
-  if (Status status = Layout(record.slot_names.size()); !status.ok()) {
+  if (record.slot_names.empty() && layout.slot_floats == 0) return OkStatus();  // the rows are as they shall be
+  if (Status status = Layout(); !status.ok()) {
     std::unique_lock lock(slots_mutex);
     slots = std::move(before);
     return status;

@@ -2,7 +2,7 @@
 //
 //   keys --hash--> 64 shards --> index (cache-line buckets: 5 x (key, 4-byte handle)) --> row slab
 //
-// Every one of the 2^64 keys is an ordinary key. A row is contiguous: values [dim], slot 0 [dim], ..., then (only if the
+// Every one of the 2^64 keys is an ordinary key. A row is contiguous: values [dim], slot 0, slot 1, ..., then (only if the
 // table counts or times) use count uint32 and last-seen uint64 milliseconds, unaligned. Rows never move while they live
 // (attaching optimizer slots, once per table, is the exception); a handle stays valid until its row is erased, which changes
 // generation().
@@ -58,16 +58,33 @@ struct TableOptions {
 };
 
 // Slots and optimizer state that live in the table, attached by its first update; the table does not interpret them beyond
-// slot counts and start values. Another kind of optimizer on a table is kFailedPrecondition naming both, unless what is there
+// the slots' widths and start values. Another kind of optimizer on a table is kFailedPrecondition naming both, unless what is there
 // came from a checkpoint and was not trained since: then rows stay and slots start afresh. Attaching to a filled table lays its
 // rows out anew, once.
 struct SlotRecord {
   std::string optimizer_kind;  // empty = nothing attached yet
   std::vector<std::string> slot_names;
   std::vector<float> slot_initial_values;  // one per slot
+  std::vector<uint32_t> slot_widths;       // floats of each slot in a row; empty = dim each
   uint64_t step = 0;
   std::vector<std::string> scalar_names;
   std::vector<float> scalars;
+
+  uint64_t slot_width(size_t slot, uint64_t dim) const { return slot_widths.empty() ? dim : slot_widths[slot]; }
+  // Floats of all slots of a row.
+  uint64_t slot_floats(uint64_t dim) const {
+    uint64_t floats = 0;
+    for (size_t s = 0; s < slot_names.size(); ++s) floats += slot_width(s, dim);
+    return floats;
+  }
+  // Whether rows of that width look the same under both, so that slots can be taken over.
+  bool SameSlots(const SlotRecord& other, uint64_t dim) const {
+    if (optimizer_kind != other.optimizer_kind || slot_names != other.slot_names) return false;
+    for (size_t s = 0; s < slot_names.size(); ++s) {
+      if (slot_width(s, dim) != other.slot_width(s, dim)) return false;
+    }
+    return true;
+  }
 };
 
 struct TableStats {
@@ -153,7 +170,7 @@ struct RowBlock {
   size_t count = 0;
   const uint64_t* keys = nullptr;
   const float* values = nullptr;           // [count, dim]
-  const float* slots = nullptr;            // [count, slot_count * dim]
+  const float* slots = nullptr;            // [count, SlotRecord::slot_floats]
   const uint32_t* use_counts = nullptr;    // null unless the table keeps counts
   const uint64_t* last_seen_ms = nullptr;  // null unless the table keeps times
 };

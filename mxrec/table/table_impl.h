@@ -36,11 +36,11 @@ static_assert(sizeof(CandidateRecord) == 16);
 // Where things stand in a row.
 struct RowLayout {
   size_t dim = 0;
-  size_t slot_count = 0;
+  size_t slot_floats = 0;
   bool has_counts = false;
   bool has_times = false;
 
-  size_t float_bytes() const { return dim * (1 + slot_count) * sizeof(float); }
+  size_t float_bytes() const { return (dim + slot_floats) * sizeof(float); }
   size_t stride_bytes() const { return float_bytes() + (has_counts ? 4 : 0) + (has_times ? 8 : 0); }
 
   uint32_t GetCount(const char* row) const { return has_counts ? Load<uint32_t>(row + float_bytes()) : 0; }
@@ -126,10 +126,12 @@ struct Table::Impl {
     return index_bytes.load() + row_count.load() * as.stride_bytes() + candidate_count.load() * sizeof(CandidateRecord);
   }
   uint64_t BytesInUse() const { return BytesInUse(layout); }
-  RowLayout LayoutWith(size_t slot_count) const { return {options.dim, slot_count, options.keep_counts, keep_times()}; }
+  RowLayout LayoutWith(const SlotRecord& record) const {
+    return {options.dim, record.slot_floats(options.dim), options.keep_counts, keep_times()};
+  }
 
   // --- for the holder of writer_mutex ---
-  Status Layout(size_t slot_count);  // rows laid out anew (values and metadata kept, slots at their start)
+  Status Layout();  // rows laid out anew for `slots` (values and metadata kept, slots at their start)
   // Whether an update with this record needs Attach: other slots than the table has. kFailedPrecondition when they may not change.
   Result<bool> NeedsAttach(const SlotRecord& record) const;
   // Makes the record the table's own, with fresh slots. On failure nothing has changed.

@@ -159,7 +159,7 @@ inline std::string Contents(const Table& table) {
   for (const std::string& name : slots.slot_names) out += name + ",";
   put(slots.slot_initial_values.data(), slots.slot_initial_values.size() * 4);
   put(slots.scalars.data(), slots.scalars.size() * 4);
-  const size_t dim = table.options().dim, slot_floats = dim * slots.slot_names.size();
+  const size_t dim = table.options().dim, slot_floats = slots.slot_floats(dim);
   uint64_t rows = 0, candidates = 0;
   for (int shard = 0; shard < kShardCount; ++shard) {
     EXPECT_TRUE(snapshot

@@ -103,7 +103,7 @@ class Updating {
     MXREC_RETURN_IF_ERROR(CheckFinite());
     ListPending();
     // With new slots: first see whether all will fit, then lay the rows out, then find them again.
-    MXREC_RETURN_IF_ERROR(Plan(attach ? impl_.LayoutWith(record.slot_names.size()) : impl_.layout));
+    MXREC_RETURN_IF_ERROR(Plan(attach ? impl_.LayoutWith(record) : impl_.layout));
     if (attach) {
       const std::string kind_before = impl_.slots.optimizer_kind;
       MXREC_RETURN_IF_ERROR(impl_.Attach(record));

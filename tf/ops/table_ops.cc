@@ -271,7 +271,7 @@ value_rows: Per part: [n] where shared: occurrence j takes values[value_rows[j]]
 scales: Per part: [n] where shared: what occurrence j multiplies its values with; or [0] for 1.
 H: Number of hyperparameters.
 P: Number of parts.
-optimizer: Kind: sgd, adagrad, adam, adamw.
+optimizer: Kind: one that mxrec/optim registers, e.g. adagrad.
 option_names: Names of options of the kind, e.g. initial_accumulator_value.
 option_values: Their values.
 dense: Per part, whether values has a row for each key.

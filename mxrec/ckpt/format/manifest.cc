@@ -249,8 +249,8 @@ auto SharedPart(const TableFileInfo& f) {
     return result;
   };
   return std::make_tuple(f.table, f.dim, f.seed, f.initializer, f.has_counts, f.has_times, f.shard_count, f.slots.optimizer_kind,
-                         f.slots.slot_names, bits(f.slots.slot_initial_values), f.slots.step, f.slots.scalar_names,
-                         bits(f.slots.scalars));
+                         f.slots.slot_names, f.slots.slot_widths, bits(f.slots.slot_initial_values), f.slots.step,
+                         f.slots.scalar_names, bits(f.slots.scalars));
 }
 
 Result<Json> Parse(std::string_view text, std::string_view what) {

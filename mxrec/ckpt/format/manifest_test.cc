@@ -20,6 +20,7 @@ TableFileInfo Info(const std::string& table, uint32_t shard = 0, uint32_t shard_
   info.slots = {.optimizer_kind = "adam",
                 .slot_names = {"m", "v"},
                 .slot_initial_values = {0.0f, 0.1f},
+                .slot_widths = {},
                 .step = 9007199254740993u,  // no double holds it
                 .scalar_names = {"beta1_power"},
                 .scalars = {0.729f}};

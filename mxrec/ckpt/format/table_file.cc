@@ -53,6 +53,14 @@ Status CheckHeader(const TableHeader& header) {
   if (header.slots.slot_initial_values.size() != slots) {
     return Damaged("header, start values of slots", slots, header.slots.slot_initial_values.size());
   }
+  if (!header.slots.slot_widths.empty() && header.slots.slot_widths.size() != slots) {
+    return Damaged("header, widths of slots", slots, header.slots.slot_widths.size());
+  }
+  for (const uint32_t width : header.slots.slot_widths) {
+    if (width != 1 && width != header.dim) {
+      return Damaged("header, width of a slot", "1 or the dim " + std::to_string(header.dim), width);
+    }
+  }
   if (header.slots.scalars.size() > kMaxScalars) return wrong("number of scalars", kMaxScalars, header.slots.scalars.size());
   if (header.slots.scalar_names.size() != header.slots.scalars.size()) {
     return Damaged("header, names of scalars", header.slots.scalars.size(), header.slots.scalar_names.size());
@@ -81,13 +89,18 @@ Status CheckHeader(const TableHeader& header) {
   return OkStatus();
 }
 
+// The lowest version that can say what is in the file.
+uint32_t VersionOf(const TableHeader& header) {
+  return header.slots.slot_floats(header.dim) == uint64_t{header.dim} * header.slots.slot_names.size() ? 1 : 2;
+}
+
 uint32_t FrameCrc(const char* frame) { return Crc32c({frame, kFrameBytes - 4}); }
 
 }  // namespace
 
 uint64_t TableHeader::row_bytes() const {
   // dim < 2^32 and at most 64 slots: no overflow.
-  return 8 + (has_times ? 8 : 0) + uint64_t{4} * dim * (1 + slots.slot_names.size()) + (has_counts ? 4 : 0);
+  return 8 + (has_times ? 8 : 0) + uint64_t{4} * (dim + slots.slot_floats(dim)) + (has_counts ? 4 : 0);
 }
 
 uint32_t RowsPerBlock(uint64_t row_bytes) { return static_cast<uint32_t>(std::max<uint64_t>(1, kBlockTargetBytes / row_bytes)); }
@@ -99,6 +112,10 @@ Result<std::string> EncodeTableHeader(const TableHeader& header) {
   for (const uint64_t candidates : header.run_candidates) variable.Number(candidates);
   for (const float value : header.slots.slot_initial_values) variable.Number(value);
   for (const float value : header.slots.scalars) variable.Number(value);
+  const uint32_t version = VersionOf(header);
+  if (version >= 2) {
+    for (const uint32_t width : header.slots.slot_widths) variable.Number(width);
+  }
   variable.Text(header.table);
   variable.Text(header.slots.optimizer_kind);
   for (const std::string& name : header.slots.slot_names) variable.Text(name);
@@ -111,7 +128,7 @@ Result<std::string> EncodeTableHeader(const TableHeader& header) {
   }
   ByteWriter out;
   out.Raw(kTableFileMagic);
-  out.Number(kTableFileVersion);
+  out.Number(version);
   out.Number(kByteOrderMark);
   out.Number(static_cast<uint32_t>(total));
   out.Number((header.has_counts ? kHasCounts : 0) | (header.has_times ? kHasTimes : 0));
@@ -171,7 +188,9 @@ Result<TableHeader> DecodeTableHeader(std::string_view bytes) {
   if (stored != computed) return Damaged("header, CRC32C", Hex32(stored), Hex32(computed));
 
   ByteReader in(bytes.substr(0, length - 4));
-  in.Raw(20);
+  in.Raw(8);
+  const uint32_t version = in.Number<uint32_t>();
+  in.Raw(8);
   TableHeader header;
   const uint32_t flags = in.Number<uint32_t>();
   header.rows = in.Number<uint64_t>();
@@ -204,6 +223,9 @@ Result<TableHeader> DecodeTableHeader(std::string_view bytes) {
   for (uint32_t i = 0; i < runs && !in.failed(); ++i) header.run_candidates.push_back(in.Number<uint64_t>());
   for (uint32_t i = 0; i < slots; ++i) header.slots.slot_initial_values.push_back(in.Number<float>());
   for (uint32_t i = 0; i < scalars; ++i) header.slots.scalars.push_back(in.Number<float>());
+  if (version >= 2) {
+    for (uint32_t i = 0; i < slots; ++i) header.slots.slot_widths.push_back(in.Number<uint32_t>());
+  }
   header.table = in.Text();
   header.slots.optimizer_kind = in.Text();
   for (uint32_t i = 0; i < slots; ++i) header.slots.slot_names.emplace_back(in.Text());
@@ -214,6 +236,7 @@ Result<TableHeader> DecodeTableHeader(std::string_view bytes) {
     return Damaged("header, padding", "up to 7 zero bytes", Printable(padding.substr(0, 16)));
   }
   MXREC_RETURN_IF_ERROR(CheckHeader(header));
+  if (version != VersionOf(header)) return Damaged("header, version for slots of these widths", VersionOf(header), version);
   if (row_bytes != header.row_bytes()) return Damaged("header, bytes of a row", header.row_bytes(), row_bytes);
   return header;
 }
@@ -286,9 +309,9 @@ RowColumns RowColumnsOf(const TableHeader& header, size_t count, char* payload) 
   }
   columns.values = reinterpret_cast<float*>(at);
   at += count * header.dim * 4;
-  if (const size_t slots = header.slots.slot_names.size(); slots != 0) {
+  if (const uint64_t floats = header.slots.slot_floats(header.dim); floats != 0) {
     columns.slots = reinterpret_cast<float*>(at);
-    at += count * header.dim * slots * 4;
+    at += count * floats * 4;
   }
   if (header.has_counts) columns.use_counts = reinterpret_cast<uint32_t*>(at);
   return columns;

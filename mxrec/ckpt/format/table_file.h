@@ -27,7 +27,8 @@ namespace mxrec::format {
 
 inline constexpr std::string_view kTableFileMagic = "MXRECTAB";
 inline constexpr std::string_view kTableFooterMagic = "MXRECEND";
-inline constexpr uint32_t kTableFileVersion = 1;
+// The newest version. A file has the lowest that can say what is in it: 2 when a slot has one float a row, else 1.
+inline constexpr uint32_t kTableFileVersion = 2;
 inline constexpr uint32_t kByteOrderMark = 0x01020304;
 // What must be read to learn the length of the header.
 inline constexpr size_t kHeaderStartBytes = 24;

@@ -19,6 +19,7 @@ TableHeader Sample() {
   header.slots = {.optimizer_kind = "adagrad",
                   .slot_names = {"accumulator"},
                   .slot_initial_values = {0.1f},
+                  .slot_widths = {},
                   .step = 12,
                   .scalar_names = {"p"},
                   .scalars = {0.5f}};
@@ -54,6 +55,46 @@ TEST(HeaderTest, RoundTrip) {
   EXPECT_EQ(read.initializer, Sample().initializer);
 }
 
+TEST(HeaderTest, SlotsOfOneFloatMakeVersion2AndShorterRows) {
+  TableHeader header = Sample();
+  header.slots.slot_names.push_back("of the row");
+  header.slots.slot_initial_values.push_back(2.0f);
+  const auto version = [](const std::string& bytes) { return LoadLittleEndian<uint32_t>(bytes.data() + 8); };
+  EXPECT_EQ(version(EncodeTableHeader(header).value()), 1u);
+  header.slots.slot_widths = {3, 3};
+  EXPECT_EQ(version(EncodeTableHeader(header).value()), 1u);
+  EXPECT_EQ(header.row_bytes(), 8u + 8 + 4 * 9 + 4);
+  header.slots.slot_widths = {3, 1};
+  EXPECT_EQ(header.row_bytes(), 8u + 8 + 4 * 7 + 4);
+  const std::string bytes = EncodeTableHeader(header).value();
+  EXPECT_EQ(version(bytes), 2u);
+  const TableHeader read = DecodeTableHeader(bytes).value();
+  EXPECT_EQ(read.slots.slot_widths, header.slots.slot_widths);
+  EXPECT_EQ(read.slots.scalars, header.slots.scalars);
+  EXPECT_EQ(EncodeTableHeader(read).value(), bytes);
+
+  // Behind two counts of 3 runs, 2 start values and 1 scalar: the widths.
+  for (const auto& [width, message] :
+       std::vector<std::pair<uint32_t, const char*>>{{2, "width of a slot: expected 1 or the dim 3, found 2"},
+                                                     {3, "version for slots of these widths: expected 1, found 2"}}) {
+    std::string changed = bytes;
+    StoreLittleEndian(width, changed.data() + 120 + 48 + 8 + 4 + 4);
+    const Status status = DecodeTableHeader(WithChecksum(changed)).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(message));
+  }
+  header.slots.slot_widths = {1};
+  EXPECT_EQ(EncodeTableHeader(header).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(HeaderTest, ANewerVersionIsRefusedByItsNumber) {
+  std::string bytes = EncodeTableHeader(Sample()).value();
+  StoreLittleEndian(uint32_t{3}, bytes.data() + 8);
+  const Status status = DecodeTableHeader(WithChecksum(bytes)).status();
+  EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(status.message(), "table file version 3; this build reads up to version 2");
+}
+
 TEST(HeaderTest, FieldsOutOfRangeAreRefusedAlsoUnderARightChecksum) {
   const std::string good = EncodeTableHeader(Sample()).value();
   const auto refused = [&](size_t offset, auto value, const char* message) {
@@ -63,7 +104,7 @@ TEST(HeaderTest, FieldsOutOfRangeAreRefusedAlsoUnderARightChecksum) {
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << message;
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(message));
   };
-  refused(8, uint32_t{0}, "version: expected 1 to 1, found 0");
+  refused(8, uint32_t{0}, "version: expected 1 to 2, found 0");
   refused(12, uint32_t{0x04030201}, "byte order mark: expected 01020304, found 04030201");
   refused(20, uint32_t{4}, "flags: expected 0 to 3, found 4");
   refused(24, uint64_t{11}, "rows of all runs: expected 11, found 10");
