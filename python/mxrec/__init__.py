@@ -12,19 +12,25 @@ from mxrec import (
   testing,
 )
 from mxrec._minimize import minimize
+from mxrec._sparse_optimizer import sparse_optimizer
 from mxrec._version import __version__
 from mxrec.adamw import AdamWOptimizer
 from mxrec.config import init
 from mxrec.feature_column import embedding_column
 from mxrec.lookup import embedding_lookup, get_sparse_embedding
+from mxrec.row_optimizers import AMSGradOptimizer, GroupFtrlOptimizer, LambOptimizer, RowWiseAdagradOptimizer
 from mxrec.saveable import save_with_tf_saver
 from mxrec.saver import EmbeddingTableSaver
 from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op
 
 __all__ = [
+  "AMSGradOptimizer",
   "AdamWOptimizer",
   "EmbeddingTable",
   "EmbeddingTableSaver",
+  "GroupFtrlOptimizer",
+  "LambOptimizer",
+  "RowWiseAdagradOptimizer",
   "__version__",
   "embedding_column",
   "embedding_lookup",
@@ -35,6 +41,7 @@ __all__ = [
   "init",
   "minimize",
   "save_with_tf_saver",
+  "sparse_optimizer",
   "testing",
   "version",
 ]

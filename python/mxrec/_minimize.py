@@ -6,28 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _validate, adamw
+from mxrec import _validate
 from mxrec import optimizer as optimizer_lib
-
-_train = tf.compat.v1.train
-
-
-def row_rule(optimizer: Any) -> optimizer_lib.RowRule:
-  """The rule for rows that goes with an optimizer object; ValueError for one without."""
-  if isinstance(optimizer, adamw.AdamWOptimizer):
-    return optimizer.row_rule()
-  if type(optimizer) is _train.GradientDescentOptimizer:
-    return optimizer_lib.RowRule("sgd", (optimizer._learning_rate,))
-  if type(optimizer) is _train.AdagradOptimizer:
-    return optimizer_lib.RowRule(
-      "adagrad", (optimizer._learning_rate,), (("initial_accumulator_value", float(optimizer._initial_accumulator_value)),)
-    )
-  if type(optimizer) is _train.AdamOptimizer:
-    return optimizer_lib.RowRule("adam", (optimizer._lr, optimizer._beta1, optimizer._beta2, optimizer._epsilon))
-  raise ValueError(
-    "optimizer must be a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object, or "
-    f"an mxrec.AdamWOptimizer: got {type(optimizer).__name__}"
-  )
+from mxrec._sparse_optimizer import sparse_optimizer
 
 
 def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tensor]:
@@ -51,9 +32,9 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
 
   Args:
     loss: scalar float32 tensor.
-    optimizer: a tf.compat.v1.train.GradientDescentOptimizer, AdagradOptimizer or AdamOptimizer object: it trains the variables, and
-      its twin with the same hyperparameters (floats, tensors or callables) the tables; Adam's twin is lazy: only rows of the step
-      move. Or an mxrec.AdamWOptimizer, when the loss depends on tables only.
+    optimizer: what mxrec.sparse_optimizer takes or returns. A TensorFlow optimizer trains the variables, and its twin with the same
+      hyperparameters (floats, tensors or callables) the tables; twins are lazy: only rows of the step move. One of mxrec's own
+      (AdamWOptimizer, ...), when the loss depends on tables only.
     global_step: variable that is incremented after the updates.
     clip_norm: when given, gradients are scaled so that their norm over all variables and all ids is at most this (float > 0 or
       scalar tensor). Gradients of the same id are summed first.
@@ -63,7 +44,7 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
 
   Raises:
     ValueError: another optimizer; the loss depends on nothing that can be trained; a lookup inside a loop or function.
-    NotImplementedError: an AdamWOptimizer, and the loss depends on variables too.
+    NotImplementedError: an optimizer of mxrec, and the loss depends on variables too.
   """
   if not isinstance(loss, tf.Tensor):
     raise ValueError(f"loss must be a tensor: got {type(loss).__name__}")
@@ -73,29 +54,29 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     and not (isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool) and 0 < clip_norm < float("inf"))
   ):
     raise ValueError(f"clip_norm must be a number above 0 or a scalar tensor: got {clip_norm!r}")
-  rule = row_rule(optimizer)
+  sparse = sparse_optimizer(optimizer)
   rows = optimizer_lib.rows_behind(loss)
   variables = list(tf.compat.v1.trainable_variables())
   if not rows and not variables:
     raise ValueError("No variables to optimize: the loss depends on no table, and there is no trainable variable")
-  pairs = optimizer.compute_gradients(loss, variables + rows)
+  pairs = (sparse.dense_optimizer or sparse).compute_gradients(loss, variables + rows)
   dense = [(gradient, variable) for gradient, variable in pairs[: len(variables)] if gradient is not None]
   row_pairs = [pair for pair in pairs[len(variables) :] if pair[0] is not None]
   if not dense and not row_pairs:
     raise ValueError("No gradients provided: the loss depends on no table and no trainable variable")
-  if dense and isinstance(optimizer, adamw.AdamWOptimizer):
+  if dense and sparse.dense_optimizer is None:
     raise NotImplementedError(
-      f"AdamWOptimizer updates tables only, and the loss depends on {len(dense)} trainable variables "
+      f"{type(optimizer).__name__} updates tables only, and the loss depends on {len(dense)} trainable variables "
       f"(first: {dense[0][1].name}): train those with a TensorFlow optimizer's minimize, the tables with "
       "this one's"
     )
   tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
   if clip_norm is not None:
     dense, tables = _clip(dense, tables, clip_norm)
-  name = f"{optimizer.get_name()}_minimize"
+  name = f"{sparse.get_name()}_minimize"
   with tf.name_scope(name):
-    updates = [optimizer.apply_gradients(dense)] if dense else []
-  updates += optimizer_lib.apply_rows(tables, rule, name)
+    updates = [sparse.dense_optimizer.apply_gradients(dense)] if dense else []
+  updates += optimizer_lib.apply_rows(tables, sparse.row_rule(), name)
   return optimizer_lib.finish(updates, global_step, name)
 
 

@@ -144,6 +144,20 @@ def hyperparameter(label: str, value: Any, low: float, high: float, high_allowed
   return value
 
 
+def number(label: str, value: Any, low: float, *, low_allowed: bool = True) -> float:
+  """A finite int or float of at least, or above, `low`."""
+  if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    raise ValueError(f"{label} is not a number: got {type(value).__name__} {value!r}")
+  value = float(value)
+  if not math.isfinite(value):
+    raise ValueError(f"{label} is not a finite number: got {value}")
+  if value < low:
+    raise ValueError(f"{label} is less than {low}: got {value}")
+  if value == low and not low_allowed:
+    raise ValueError(f"{label} must be above {low}: got {value}")
+  return value
+
+
 def path(label: str, value: Any) -> str:
   """A path (str or os.PathLike) of 1..1024 characters."""
   if isinstance(value, os.PathLike):

@@ -7,7 +7,7 @@ all its lookups and updates each row once.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -21,9 +21,10 @@ from mxrec import table as table_lib
 class RowRule:
   """A kind of row update that the engine knows, with its hyperparameters in the engine's order (floats or scalar tensors)."""
 
-  kind: str  # "sgd", "adagrad", "adam", "adamw"
-  hyper: tuple[Any, ...]
+  kind: str  # "sgd", "adagrad", ...
+  hyper: tuple[Any, ...]  # the first is the learning rate
   options: tuple[tuple[str, float], ...] = ()
+  multipliers: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the learning rate, by table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,16 +183,25 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
   for gradient in gradients:
     by_table.setdefault(gradient.record.table.name, []).append(gradient)
   hyper = [_scalar(value) for value in rule.hyper]
+  registry = table_lib.registry(gradients[0].record.graph) if gradients else None
+  for table_name in rule.multipliers:
+    if registry is not None and table_name not in registry.tables:
+      raise ValueError(
+        f"learning_rate_multipliers names table '{table_name}', which is not there: tables are {sorted(registry.tables)}"
+      )
   updates = []
   scope = f"mxrec{name}" if name.startswith("_") else name  # TensorFlow's names of ops do not begin with "_"
   for table_name, parts in by_table.items():
     table_lib.registry(parts[0].record.graph).trained.add(table_name)
+    table_hyper = hyper
+    if table_name in rule.multipliers:
+      table_hyper = [hyper[0] * _scalar(rule.multipliers[table_name]), *hyper[1:]]
     outputs = [part.outputs for part in parts]
     shares = [part.shares() for part in parts]
     updates.append(
       _loader.ops.mxrec_apply(
         parts[0].record.table.handle,
-        hyper,
+        table_hyper,
         keys=[output[3] for output in outputs],
         handles=[output[2] for output in outputs],
         counts=[output[4] for output in outputs],

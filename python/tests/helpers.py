@@ -45,4 +45,17 @@ def optimizers():
     "adagrad": TRAIN.AdagradOptimizer(0.1, initial_accumulator_value=0.1),
     "adam": TRAIN.AdamOptimizer(0.01),
     "adamw": mxrec.AdamWOptimizer(learning_rate=0.01),
+    "momentum": TRAIN.MomentumOptimizer(0.1, 0.9),
+    "nesterov": TRAIN.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "rmsprop": TRAIN.RMSPropOptimizer(0.01, momentum=0.5),
+    "rmsprop_centered": TRAIN.RMSPropOptimizer(0.01, momentum=0.5, centered=True),
+    "adadelta": TRAIN.AdadeltaOptimizer(1.0),
+    "ftrl": TRAIN.FtrlOptimizer(0.1, l1_regularization_strength=0.001, l2_regularization_strength=0.001),
+    "amsgrad": mxrec.AMSGradOptimizer(0.01),
+    "rowwise_adagrad": mxrec.RowWiseAdagradOptimizer(0.1),
+    "lamb": mxrec.LambOptimizer(0.01, weight_decay=0.01),
+    "group_ftrl": mxrec.GroupFtrlOptimizer(0.1, l21_regularization_strength=0.001),
+    "decayed_and_clipped": mxrec.sparse_optimizer(
+      TRAIN.AdagradOptimizer(0.1), weight_decay=0.01, l2_regularization=0.001, row_clip_norm=0.5
+    ),
   }

@@ -336,7 +336,7 @@ def test_fact_24_saver_arguments(tmp_path, sess):
 def test_minimize_arguments():
   loss = tf.reduce_sum(mxrec.embedding_lookup(make(), [1]))
   with pytest.raises(ValueError, match="optimizer must be"):
-    mxrec.minimize(loss, tf.train.MomentumOptimizer(0.1, 0.9))
+    mxrec.minimize(loss, tf.train.ProximalGradientDescentOptimizer(0.1))
   with pytest.raises(ValueError, match="loss"):
     mxrec.minimize(1.0, tf.train.AdamOptimizer())
   for wrong in (0, -1.0, True, float("nan"), "1"):

@@ -53,7 +53,7 @@ class Pair:
 
   ROWS, DIM = 12, 5
 
-  def __init__(self, make_optimizer):
+  def __init__(self, make_optimizer, ours=None):
     rng = np.random.RandomState(3)
     self.start = rng.randn(self.ROWS, self.DIM).astype(np.float32)
     self.ids, self.target = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.float32, [None, self.DIM])
@@ -62,7 +62,10 @@ class Pair:
     self.looked = [tf.nn.embedding_lookup(variable, self.ids), mxrec.embedding_lookup(self.emb_table, self.ids)]
     self.losses = [tf.reduce_mean(tf.square(rows - self.target)) for rows in self.looked]
     self.variable = variable
-    self.train = [make_optimizer().minimize(self.losses[0], var_list=[variable]), mxrec.minimize(self.losses[1], make_optimizer())]
+    self.train = [
+      make_optimizer().minimize(self.losses[0], var_list=[variable]),
+      mxrec.minimize(self.losses[1], ours or make_optimizer()),
+    ]
 
   def run(self, sess, batches):
     sess.run(tf.global_variables_initializer())
@@ -88,6 +91,17 @@ def tolerance_of(subject):
     ("sgd", "random", False),  # TensorFlow subtracts once per occurrence, we sum them first
     ("adagrad", "random", False),
     ("adam", "every row", False),  # TensorFlow's Adam moves every row at every step, ours the rows of the step
+    ("momentum", "distinct", True),
+    ("momentum", "random", True),
+    ("nesterov", "distinct", True),
+    ("nesterov", "random", True),
+    ("rmsprop", "random", False),
+    ("rmsprop_centered", "random", False),
+    ("adadelta", "random", False),
+    ("ftrl", "distinct", True),
+    ("ftrl", "random", True),
+    ("ftrl_power", "random", False),
+    ("ftrl_plain", "random", True),
   ],
 )
 def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind, batches, equal_bits, sess):
@@ -95,6 +109,21 @@ def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind
     "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "adagrad": lambda: tf.train.AdagradOptimizer(0.1, initial_accumulator_value=0.3),
     "adam": lambda: tf.train.AdamOptimizer(0.01, 0.8, 0.99, 1e-7),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.05, 0.9),
+    "nesterov": lambda: tf.train.MomentumOptimizer(0.05, 0.9, use_nesterov=True),
+    "rmsprop": lambda: tf.train.RMSPropOptimizer(0.01, 0.8, 0.5, 1e-6),
+    "rmsprop_centered": lambda: tf.train.RMSPropOptimizer(0.01, 0.8, 0.5, 1e-6, centered=True),
+    "adadelta": lambda: tf.train.AdadeltaOptimizer(1.0, 0.9, 1e-4),
+    "ftrl": lambda: tf.train.FtrlOptimizer(
+      0.1,
+      initial_accumulator_value=0.2,
+      l1_regularization_strength=0.01,
+      l2_regularization_strength=0.02,
+      l2_shrinkage_regularization_strength=0.03,
+      beta=0.1,
+    ),
+    "ftrl_power": lambda: tf.train.FtrlOptimizer(0.1, learning_rate_power=-0.7, l1_regularization_strength=0.01),
+    "ftrl_plain": lambda: tf.train.FtrlOptimizer(0.1),
   }[kind]
   pair = Pair(make)
   rng = np.random.RandomState(5)
@@ -111,7 +140,7 @@ def test_agrees_with_tensorflows_own_optimizer_on_a_variable_over_100_steps(kind
   if equal_bits:
     np.testing.assert_array_equal(theirs, ours)
   else:
-    rtol, atol = tolerance_of(kind)
+    rtol, atol = tolerance_of({"nesterov": "momentum", "ftrl_power": "ftrl", "ftrl_plain": "ftrl"}.get(kind, kind))
     np.testing.assert_allclose(ours, theirs, atol=atol, rtol=rtol)
 
 
