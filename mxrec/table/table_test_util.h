@@ -35,6 +35,25 @@ inline TableOptions SmallOptions(uint32_t dim, const std::string& name = "user")
 
 inline std::unique_ptr<Table> MakeTable(TableOptions options) { return Table::Create(std::move(options)).value(); }
 
+// The keys begin .. end - 1.
+inline std::vector<uint64_t> Range(uint64_t begin, uint64_t end) {
+  std::vector<uint64_t> ids;
+  for (uint64_t id = begin; id < end; ++id) ids.push_back(id);
+  return ids;
+}
+
+// What Find says of one key.
+inline std::vector<float> RowOf(const Table& table, uint64_t key) {
+  std::vector<float> row(table.options().dim);
+  table.Find({&key, 1}, row.data(), nullptr, nullptr);
+  return row;
+}
+inline bool Has(const Table& table, uint64_t key) {
+  bool found = false;
+  table.Find({&key, 1}, nullptr, &found, nullptr);
+  return found;
+}
+
 // w -= g, no slots, nothing attached.
 class SubtractGradient final : public RowUpdater {
  public:
