@@ -1,45 +1,30 @@
-// Trains a table for one step from C++, without TensorFlow: look ids up, pull every row towards 1, see the loss fall.
-#include <cstdio>
+// Trains a table from C++, without TensorFlow: looks ids up, pulls every row towards 1, prints the loss as it falls.
+#include <iostream>
 #include <vector>
 
 #include "mxrec/engine/embedding_table.h"
 
 int main() {
-  constexpr uint32_t kDim = 4;
-  const std::vector<uint64_t> ids = {7, 42, 7, 1ull << 63};
-  auto table = mxrec::EmbeddingTable::Create({.table = {.name = "user", .dim = kDim}}).value();
+  auto table = mxrec::EmbeddingTable::Create({.table = {.name = "user", .dim = 4}}).value();
   auto sgd = mxrec::MakeOptimizer("sgd").value();
-  mxrec::InlineExecutor executor;
-
+  const float learning_rate = 0.1f;
+  const std::vector<uint64_t> ids = {7, 42, 7, 1ull << 63};  // any 64-bit number; 7 comes twice and is updated once
   for (int step = 0; step < 3; ++step) {
-    std::vector<int32_t> inverse(ids.size());
-    std::vector<uint64_t> keys(ids.size());
-    std::vector<uint32_t> handles(ids.size());
-    std::vector<float> expanded(ids.size() * kDim), rows(ids.size() * kDim);
-    uint64_t generation = 0;
-    size_t unique = 0;
-    auto outputs = [&](size_t n) -> mxrec::Result<mxrec::UniqueOutputs> {
-      unique = n;
-      return mxrec::UniqueOutputs{.rows = rows.data(), .keys = keys.data(), .handles = handles.data()};
+    std::vector<float> rows(ids.size() * 4), gradient;  // a row for each id, and what pulls at it
+    std::vector<int32_t> inverse(ids.size());           // ids[i] is keys[inverse[i]]
+    std::vector<uint64_t> keys(ids.size());             // the distinct ids
+    std::vector<uint32_t> handles(ids.size());          // where their rows are
+    mxrec::UpdatePart part{.index = inverse};           // what the update is told
+    auto outputs = [&](size_t unique) -> mxrec::Result<mxrec::UniqueOutputs> {
+      part.keys = {keys.data(), unique}, part.handles = {handles.data(), unique};
+      return mxrec::UniqueOutputs{.keys = keys.data(), .handles = handles.data()};
     };
-    auto status = table->Lookup(ids, {}, inverse.data(), expanded.data(), outputs, &generation, &executor);
-
+    auto status = table->Lookup(ids, {}, inverse.data(), rows.data(), outputs, &part.generation, nullptr);
     float loss = 0;
-    std::vector<float> gradient(expanded.size());
-    for (size_t i = 0; i < expanded.size(); ++i) {
-      gradient[i] = 2 * (expanded[i] - 1);
-      loss += (expanded[i] - 1) * (expanded[i] - 1);
-    }
-    mxrec::UpdatePart part{.keys = {keys.data(), unique},
-                           .handles = {handles.data(), unique},
-                           .generation = generation,
-                           .first_rows = rows.data(),
-                           .index = inverse,
-                           .values = gradient.data()};
-    const float learning_rate = 0.1f;
-    if (status.ok()) status = table->Apply(*sgd, {&learning_rate, 1}, {&part, 1}, &executor);
-    if (!status.ok()) return std::fprintf(stderr, "%s\n", status.ToString().c_str()), 1;
-    std::printf("step %d loss %.4f\n", step, loss);
+    for (float value : rows) loss += (value - 1) * (value - 1), gradient.push_back(2 * (value - 1));
+    part.values = gradient.data();
+    if (status.ok()) status = table->Apply(*sgd, {&learning_rate, 1}, {&part, 1}, nullptr);
+    if (!status.ok()) return std::cerr << status.ToString() << '\n', 1;
+    std::cout << "step " << step << " loss " << loss << ", " << table->table().size() << " rows\n";
   }
-  std::printf("rows: %llu\n", static_cast<unsigned long long>(table->table().size()));
 }

@@ -1,10 +1,10 @@
 // EmbeddingTable: a sparse table with its optimizer, its admission and eviction rules and its checkpoints. Start here.
 //
-//   auto table = mxrec::EmbeddingTable::Create({.name = "user", .dim = 16}).value();
-//   mxrec::Lookup batch;
-//   table->Lookup(ids, {}, &batch, executor);          // batch.rows: [distinct ids, 16]
-//   table->Apply(*optimizer, hyper, {part}, executor); // inserts, sums gradients, updates each row once
+//   auto table = mxrec::EmbeddingTable::Create({.table = {.name = "user", .dim = 16}}).value();
+//   table->Lookup(ids, {}, inverse, expanded, outputs, &generation, executor);  // rows of the ids, and of the distinct ones
+//   table->Apply(*optimizer, hyper, {&part, 1}, executor);  // inserts, sums gradients, updates each row once
 //
+// A whole program: examples/cpp/train.cc. An executor may be null: all work is then done in the calling thread.
 // Contracts of lookup and update: table/table.h. Threads: as there.
 #ifndef MXREC_ENGINE_EMBEDDING_TABLE_H_
 #define MXREC_ENGINE_EMBEDDING_TABLE_H_
