@@ -30,8 +30,9 @@ inline float PositivePower(float x, float y) {
   for (int n = 19; n >= 1; n -= 2) series = series * t2 + 1.0 / n;
   constexpr double kLog2E = 1.4426950408889634, kLn2 = 0.6931471805599453;
   const double power = static_cast<double>(y) * (static_cast<double>(exponent) + 2 * t * series * kLog2E);
-  if (!(power > -160)) return 0;  // below half of the smallest float
+  if (power < -160) return 0;  // below half of the smallest float
   if (power > 129) return kInfinity;
+  if (std::isnan(power)) return std::numeric_limits<float>::quiet_NaN();  // 1 to an infinite power
   // 2^power = 2^n e^(f ln 2), |f| <= 1/2.
   const double n = std::floor(power + 0.5), f = (power - n) * kLn2;
   double e = 1;

@@ -54,6 +54,7 @@ TEST(PositivePowerTest, EndsOfTheRangeAreDefined) {
   EXPECT_TRUE(std::isnan(PositivePower(-1.0f, 0.5f)));
   EXPECT_TRUE(std::isnan(PositivePower(nan, 0.5f)));
   EXPECT_TRUE(std::isnan(PositivePower(2.0f, nan)));
+  EXPECT_TRUE(std::isnan(PositivePower(1.0f, kInfinity)));
   const float smallest = std::numeric_limits<float>::denorm_min();
   EXPECT_EQ(PositivePower(smallest, 1.0f), smallest);
   EXPECT_EQ(PositivePower(smallest, 0.5f), std::sqrt(smallest));
