@@ -262,6 +262,29 @@ def test_the_fused_update_equals_the_unfused_one_to_the_bit_for_any_number_of_th
   assert len(contents) == 1
 
 
+@pytest.mark.parametrize("kind", sorted(helpers.optimizers()))
+def test_every_optimizer_trains_a_pooled_sum_as_the_sum_of_a_dense_lookup_to_the_bit(kind):
+  ids = np.random.RandomState(6).randint(0, 40, [3, 60, 5])
+  contents = []
+  for pooled in (True, False):
+    with tf.Graph().as_default():
+      emb_table = helpers.table(dimension=3, initializer=tf.random_normal_initializer(seed=2))
+      fed = tf.placeholder(tf.int64, [60, 5])
+      if pooled:
+        output = mxrec.embedding_lookup(emb_table, tf.RaggedTensor.from_tensor(fed), combiner="sum")
+      else:
+        output = tf.reduce_sum(mxrec.embedding_lookup(emb_table, fed), axis=1)
+      factor = tf.constant(np.random.RandomState(7).normal(size=[60, 3]).astype(np.float32))
+      train = mxrec.minimize(tf.reduce_sum(output * factor), helpers.optimizers()[kind])
+      with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for batch in ids:
+          session.run(train, {fed: batch})
+        keys, rows = emb_table.export(session)
+        contents.append((keys.tobytes(), rows.tobytes()))
+  assert contents[0] == contents[1]
+
+
 @pytest.mark.parametrize("weighted", [False, True])
 def test_the_fused_update_runs_no_op_that_makes_a_gradient_of_all_rows(weighted, sess):
   emb_table = helpers.table()
