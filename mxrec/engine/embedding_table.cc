@@ -59,7 +59,9 @@ Result<std::shared_ptr<EmbeddingTable>> EmbeddingTable::Create(EmbeddingTableCon
   return table;
 }
 
-EmbeddingTable::EmbeddingTable(EmbeddingTableConfig config) : config_(std::move(config)) {}
+EmbeddingTable::EmbeddingTable(EmbeddingTableConfig config) : config_(std::move(config)) {
+  config_.table.keep_counts |= config_.table.min_used_times > 1;  // as its text says
+}
 EmbeddingTable::~EmbeddingTable() = default;
 
 Status EmbeddingTable::Lookup(std::span<const uint64_t> ids, const LookupOptions& options, int32_t* inverse, float* expanded,

@@ -192,7 +192,8 @@ std::string EmbeddingTableConfig::ToJson() const {
           {"params", params}};
       break;
   }
-  json["min_used_times"] = table.keep_counts ? OrderedJson(table.min_used_times) : OrderedJson(nullptr);
+  // An admission rule keeps counts, also where a caller set the rule alone.
+  json["min_used_times"] = table.keep_counts || table.min_used_times > 1 ? OrderedJson(table.min_used_times) : OrderedJson(nullptr);
   json["max_cold_secs"] = table.max_cold_secs;
   json["capacity_policy"] = table.capacity_policy == CapacityPolicy::kError ? "error" : "grow";
   json["max_bytes"] = table.max_bytes;

@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "mxrec/engine/embedding_table.h"
 
 namespace mxrec {
 namespace {
@@ -152,6 +153,19 @@ TEST(TableConfigTest, TheFirstDifferenceNamesFieldAndBothValues) {
   EXPECT_EQ(
       config.FirstDifference(Parsed(R"({"name": "user", "dim": 8, "vocabulary": 7, "initializer": {"name": "random_normal"}})")),
       "");
+}
+
+TEST(TableConfigTest, AnAdmissionRuleIsNeverLostEvenWhenNobodyAskedForCounts) {
+  EmbeddingTableConfig config = Parsed(R"({"name": "user", "dim": 8, "vocabulary": 7})");
+  config.table.min_used_times = 3;
+  ASSERT_FALSE(config.table.keep_counts);
+  const EmbeddingTableConfig again = Parsed(config.ToJson());
+  EXPECT_EQ(again.table.min_used_times, 3u);
+  EXPECT_TRUE(again.table.keep_counts);
+  EXPECT_EQ(again.ToJson(), config.ToJson());
+  EXPECT_EQ(config.FirstDifference(Parsed(R"({"name": "user", "dim": 8, "vocabulary": 7})")), "min_used_times: 3 against null");
+  const auto table = EmbeddingTable::Create(config).value();
+  EXPECT_TRUE(table->table().options().keep_counts) << "the table is what its text says";
 }
 
 TEST(TableConfigTest, ANameThatIsNotUtf8IsNoReasonToStop) {

@@ -14,14 +14,24 @@ namespace {
 constexpr size_t kMapThreshold = size_t{16} << 10;
 constexpr size_t kHugePage = size_t{2} << 20;
 std::atomic<bool> g_poison{false};
+std::atomic<int64_t> g_successes{-1};  // negative: no limit
 
 Status OutOfMemory(size_t bytes, const char* what) {
   return ResourceExhaustedError("out of memory: cannot allocate " + std::to_string(bytes) + " bytes for " + what);
 }
 
+// Whether a test wants this allocation to fail.
+bool MustFail() {
+  int64_t left = g_successes.load(std::memory_order_relaxed);
+  while (left > 0 && !g_successes.compare_exchange_weak(left, left - 1)) {
+  }
+  return left == 0;
+}
+
 }  // namespace
 
 void PoisonFreshMemoryForTesting(bool on) { g_poison = on; }
+void FailAllocationsForTesting(int64_t successes) { g_successes = successes; }
 
 MappedMemory::MappedMemory(MappedMemory&& other) noexcept { *this = std::move(other); }
 
@@ -51,6 +61,7 @@ void MappedMemory::Free() {
 Result<MappedMemory> MappedMemory::Allocate(size_t bytes, const char* what, Pages pages) {
   MappedMemory memory;
   if (bytes == 0) return memory;
+  if (MustFail()) return OutOfMemory(bytes, what);
   if (bytes < kMapThreshold) {
     const size_t rounded = (bytes + 63) / 64 * 64;
     memory.data_ = std::aligned_alloc(64, rounded);

@@ -38,6 +38,8 @@ class MappedMemory {
 
 // Fills fresh blocks with a NaN pattern instead of zeros, so that tests see every read of memory that nobody wrote.
 void PoisonFreshMemoryForTesting(bool on);
+// Allocate succeeds `successes` more times and then fails as if memory had run out, until told otherwise; negative: never.
+void FailAllocationsForTesting(int64_t successes);
 
 }  // namespace mxrec
 

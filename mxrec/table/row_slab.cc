@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "mxrec/base/check.h"
+
 namespace mxrec {
 namespace {
 
@@ -14,14 +16,26 @@ constexpr size_t kLargestRegion = size_t{64} << 20;
 
 Result<RowSlab> RowSlab::Create(size_t stride_bytes) {
   RowSlab slab;
-  slab.stride_ = stride_bytes;
-  slab.shift_ = 4;
-  while (slab.shift_ < 16 && (stride_bytes << (slab.shift_ + 1)) <= kChunkBytes) ++slab.shift_;
+  slab.SetStride(stride_bytes);
   const size_t chunks = (size_t{1} << 31) >> slab.shift_;
   MXREC_ASSIGN_OR_RETURN(slab.directory_memory_,
                          MappedMemory::Allocate(chunks * sizeof(char*), "a row directory", MappedMemory::Pages::kSmall));
   slab.directory_ = static_cast<char**>(slab.directory_memory_.data());
   return slab;
+}
+
+void RowSlab::SetStride(size_t stride_bytes) {
+  stride_ = stride_bytes;
+  shift_ = 4;
+  while (shift_ < 16 && (stride_bytes << (shift_ + 1)) <= kChunkBytes) ++shift_;
+}
+
+void RowSlab::Clear(size_t stride_bytes) {
+  MXREC_CHECK(directory_ != nullptr && stride_bytes <= stride_) << "the directory is made for records of " << stride_ << " bytes";
+  SetStride(stride_bytes);
+  regions_.clear();
+  backed_records_ = 0;
+  next_.store(0);
 }
 
 RowSlab& RowSlab::operator=(RowSlab&& other) noexcept {

@@ -41,11 +41,15 @@ class RowSlab {
 
   // Hands out `count` records with consecutive handles, never handed out before. Contents: whatever fresh memory holds.
   Result<uint32_t> AllocateRun(uint32_t count);
+  // Takes everything back and frees it; from now on records have `stride_bytes`, at most what they had. Never fails: the
+  // directory stays. REQUIRES: nobody uses a record.
+  void Clear(size_t stride_bytes);
   // Records handed out so far.
   uint64_t allocated() const { return next_.load(std::memory_order_relaxed); }
 
  private:
   Status AddRegion();
+  void SetStride(size_t stride_bytes);
 
   size_t stride_ = 0;
   uint32_t shift_ = 0;

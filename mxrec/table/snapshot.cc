@@ -198,7 +198,13 @@ Status Table::Loader::AddCandidates(std::span<const Candidate> candidates) {
   return OkStatus();
 }
 
-void Table::Loader::Commit() { std::exchange(table_, nullptr)->impl_->writer_mutex.unlock(); }
+uint64_t Table::Loader::Commit() {
+  Table* table = std::exchange(table_, nullptr);
+  table->impl_->NoteChange();
+  const uint64_t content_id = table->content_id();
+  table->impl_->writer_mutex.unlock();
+  return content_id;
+}
 
 void Table::Loader::Abort() {
   Table* table = std::exchange(table_, nullptr);

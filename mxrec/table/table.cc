@@ -83,6 +83,7 @@ Table::~Table() = default;
 
 const TableOptions& Table::options() const { return impl_->options; }
 uint64_t Table::size() const { return impl_->row_count.load(std::memory_order_relaxed); }
+uint64_t Table::content_id() const { return impl_->content_id.load(std::memory_order_acquire); }
 uint64_t Table::generation() const { return impl_->generation.load(std::memory_order_acquire); }
 
 SlotRecord Table::slots() const {
@@ -138,11 +139,11 @@ void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t
   layout.SetTime(row, now_ms);
 }
 
-Status Table::Impl::Layout() {
+Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra) {
   const RowLayout wanted = LayoutWith(slots);
   MXREC_ASSIGN_OR_RETURN(RowSlab slab, RowSlab::Create(wanted.stride_bytes()));
   std::array<RecordStock, kShardCount> stocks;
-  for (int s = 0; s < kShardCount; ++s) MXREC_RETURN_IF_ERROR(stocks[s].Reserve(&slab, shards[s].rows, 0));
+  for (int s = 0; s < kShardCount; ++s) MXREC_RETURN_IF_ERROR(stocks[s].Reserve(&slab, shards[s].rows + extra[s], 0));
   if (options.max_bytes != 0 && row_count.load() != 0) {
     const uint64_t needed = BytesInUse(wanted);
     if (needed > options.max_bytes) {
@@ -282,6 +283,7 @@ void Table::Impl::DropOldestCandidates(uint64_t bytes_wanted) {
     EraseKey(&shard, aged[i].key, &was_row);
   }
   if (drop == 0) return;
+  NoteChange();
   generation.fetch_add(1, std::memory_order_release);
   for (int s = 0; s < kShardCount; ++s) RebuildIfWanted(s);
 }
@@ -297,7 +299,10 @@ uint64_t Table::Erase(std::span<const uint64_t> keys) {
     ++erased_any;
     erased_rows += was_row;
   }
-  if (erased_any > 0) impl_->generation.fetch_add(1, std::memory_order_release);
+  if (erased_any > 0) {
+    impl_->NoteChange();
+    impl_->generation.fetch_add(1, std::memory_order_release);
+  }
   impl_->erases.fetch_add(erased_rows);
   for (int s = 0; s < kShardCount; ++s) impl_->RebuildIfWanted(s);
   return erased_rows;
@@ -334,7 +339,10 @@ uint64_t Table::EvictCold(int64_t now_ms, Executor* executor) {
     rows_gone.fetch_add(rows);
     any_gone.fetch_add(cold.size());
   });
-  if (any_gone > 0) impl_->generation.fetch_add(1, std::memory_order_release);
+  if (any_gone > 0) {
+    impl_->NoteChange();
+    impl_->generation.fetch_add(1, std::memory_order_release);
+  }
   impl_->evictions.fetch_add(rows_gone);
   for (int s = 0; s < kShardCount; ++s) impl_->RebuildIfWanted(s);
   return rows_gone;
@@ -348,9 +356,10 @@ void Table::Impl::ClearAll() {
     shard.row_stock.Clear();
     shard.candidate_stock.Clear();
   }
-  rows = RowSlab::Create(layout.stride_bytes()).value();
-  candidates = RowSlab::Create(sizeof(CandidateRecord)).value();
+  rows.Clear(layout.stride_bytes());
+  candidates.Clear(sizeof(CandidateRecord));
   row_count = candidate_count = index_bytes = 0;
+  NoteChange();
   generation.fetch_add(1, std::memory_order_release);
 }
 
@@ -360,13 +369,26 @@ void Table::Impl::ResetSlots() {
     slots = SlotRecord();
     slots_from_load = false;
   }
-  MXREC_CHECK(Layout().ok()) << "laying out an empty table";
+  // Rows without slots are the shortest there are, so the slab of the longer ones will do.
+  ShardLocks<true, decltype(kAllShards)> locks(&shards, 0, kShardCount, kAllShards);
+  layout = LayoutWith(slots);
+  rows.Clear(layout.stride_bytes());
+  NoteChange();
+  generation.fetch_add(1, std::memory_order_release);
 }
 
 void Table::Clear() {
   std::unique_lock writer(impl_->writer_mutex);
   impl_->ClearAll();
   impl_->ResetSlots();
+}
+
+bool Table::ConfirmLoaded(uint64_t content_id) {
+  std::unique_lock writer(impl_->writer_mutex);
+  if (this->content_id() != content_id) return false;
+  std::unique_lock lock(impl_->slots_mutex);
+  impl_->slots_from_load = true;
+  return true;
 }
 
 Result<bool> Table::Impl::NeedsAttach(const SlotRecord& record) const {
@@ -379,14 +401,14 @@ Result<bool> Table::Impl::NeedsAttach(const SlotRecord& record) const {
   return true;
 }
 
-Status Table::Impl::Attach(const SlotRecord& record) {
+Status Table::Impl::Attach(const SlotRecord& record, const std::array<uint64_t, kShardCount>& new_rows) {
   SlotRecord before;
   {
     std::unique_lock lock(slots_mutex);
     before = std::exchange(slots, record);
   }
-  if (record.slot_names.empty() && layout.slot_floats == 0) return OkStatus();  // the rows are as they shall be
-  if (Status status = Layout(); !status.ok()) {
+  if (!AttachMovesRows(record)) return OkStatus();  // the rows are as they shall be
+  if (Status status = Layout(new_rows); !status.ok()) {
     std::unique_lock lock(slots_mutex);
     slots = std::move(before);
     return status;

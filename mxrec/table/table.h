@@ -193,6 +193,9 @@ class Table {
   const TableOptions& options() const;
   uint64_t size() const;  // rows
   uint64_t generation() const;
+  // A number that changes with every change of what a checkpoint holds: rows, slots, counts, times, candidates, optimizer
+  // state. No two tables and no two contents of this process have the same one. Stable while a Snapshot lives.
+  uint64_t content_id() const;
   TableStats stats() const;
   // Copy of the slot record.
   SlotRecord slots() const;
@@ -255,7 +258,7 @@ class Table {
     // in the block start at 0 and at now_ms; those the table does not keep are dropped.
     Status AddRows(const RowBlock& block);
     Status AddCandidates(std::span<const Candidate> candidates);
-    void Commit();
+    uint64_t Commit();  // the content_id() of what was loaded
     void Abort();
 
    private:
@@ -266,6 +269,10 @@ class Table {
   };
   // expected_rows is a hint for the first size of the index.
   Result<std::unique_ptr<Loader>> BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms);
+
+  // For a load of what the table holds already: true when content_id() is still `content_id`; the optimizer state then counts
+  // as loaded (see SlotRecord), and nothing else changes.
+  bool ConfirmLoaded(uint64_t content_id);
 
   struct Impl;  // table_impl.h
 

@@ -101,9 +101,17 @@ struct Table::Impl {
   mutable SharedMutex slots_mutex;  // slots alone, for slots()
 
   std::atomic<uint64_t> generation{1};
+  std::atomic<uint64_t> content_id{NextContentId()};
   std::atomic<uint64_t> row_count{0}, candidate_count{0}, index_bytes{0};
   std::atomic<uint64_t> inserts{0}, erases{0}, evictions{0}, admissions{0}, updates{0};
   mutable std::atomic<uint64_t> hits{0}, misses{0};
+
+  static uint64_t NextContentId() {
+    static std::atomic<uint64_t> next{1};
+    return next.fetch_add(1, std::memory_order_relaxed);
+  }
+  // For the holder of writer_mutex, with every change.
+  void NoteChange() { content_id.store(NextContentId(), std::memory_order_release); }
 
   bool admission() const { return options.min_used_times > 1; }
   bool keep_times() const { return options.max_cold_secs > 0; }
@@ -131,11 +139,15 @@ struct Table::Impl {
   }
 
   // --- for the holder of writer_mutex ---
-  Status Layout();  // rows laid out anew for `slots` (values and metadata kept, slots at their start)
+  // Rows laid out anew for `slots` (values and metadata kept, slots at their start), with room for `extra` more rows of each shard.
+  Status Layout(const std::array<uint64_t, kShardCount>& extra = {});
   // Whether an update with this record needs Attach: other slots than the table has. kFailedPrecondition when they may not change.
   Result<bool> NeedsAttach(const SlotRecord& record) const;
-  // Makes the record the table's own, with fresh slots. On failure nothing has changed.
-  Status Attach(const SlotRecord& record);
+  // Whether Attach lays the rows out anew.
+  bool AttachMovesRows(const SlotRecord& record) const { return !record.slot_names.empty() || layout.slot_floats != 0; }
+  // Makes the record the table's own, with fresh slots, and takes care of `new_rows` of each shard if rows move. On failure
+  // nothing has changed.
+  Status Attach(const SlotRecord& record, const std::array<uint64_t, kShardCount>& new_rows);
   // Index of a shard with room for `extra` more keys; readers are kept out only for the swap.
   Status GrowIndex(int shard, uint64_t extra);
   // The same for who holds the exclusive lock of the shard already.
@@ -151,7 +163,7 @@ struct Table::Impl {
   void DropOldestCandidates(uint64_t bytes_wanted);
   void RebuildIfWanted(int shard);
   void ClearAll();    // rows, candidates, index
-  void ResetSlots();  // REQUIRES: empty
+  void ResetSlots();  // REQUIRES: empty. Neither of the two fails
 };
 
 // Locks the shards [first, last) for which wanted(shard) holds, in ascending order, for the scope.

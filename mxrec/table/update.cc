@@ -102,15 +102,18 @@ class Updating {
     MXREC_RETURN_IF_ERROR(Occur());
     MXREC_RETURN_IF_ERROR(CheckFinite());
     ListPending();
-    // With new slots: first see whether all will fit, then lay the rows out, then find them again.
+    // With new slots: first see whether all will fit and take everything else, then lay the rows out: the last thing that can
+    // fail. Then find them again.
     MXREC_RETURN_IF_ERROR(Plan(attach ? impl_.LayoutWith(record) : impl_.layout));
+    const bool rows_move = attach && impl_.AttachMovesRows(record);
+    MXREC_RETURN_IF_ERROR(Reserve(/*rows=*/!rows_move));
     if (attach) {
       const std::string kind_before = impl_.slots.optimizer_kind;
-      MXREC_RETURN_IF_ERROR(impl_.Attach(record));
+      MXREC_RETURN_IF_ERROR(impl_.Attach(record, new_rows_));
       if (!kind_before.empty()) updater_->OnSlotsReplaced(kind_before);
-      MXREC_RETURN_IF_ERROR(Plan(impl_.layout));
+      if (rows_move) FindMovedRows();
     }
-    MXREC_RETURN_IF_ERROR(Reserve());
+    impl_.NoteChange();
     Adopt(&record);
     CarryOut();
     Finish(report);
@@ -439,8 +442,19 @@ class Updating {
     return impl_.generation.load() != generation ? Plan(layout) : OkStatus();
   }
 
-  // Index places and records for what Plan found to be new.
-  Status Reserve() {
+  // The handles of rows after Attach has laid them out anew; all else is as Plan found it.
+  void FindMovedRows() {
+    UpdateScratch& s = *scratch_;
+    ForGroups(executor_, pending_begin_[kShardCount], kShardCount, [&](size_t shard) {
+      for (uint32_t i = pending_begin_[shard]; i < pending_begin_[shard + 1]; ++i) {
+        const uint32_t m = s.pending[i];
+        if (fates_[m] == Fate::kHasRow) s.handles[m] = *impl_.shards[shard].index.Find(keys_[m]);
+      }
+    });
+  }
+
+  // Index places and records for what Plan found to be new; without `rows`, the records of rows come with Attach.
+  Status Reserve(bool rows) {
     std::mutex mutex;
     Status failed;
     ForGroups(executor_, pending_begin_[kShardCount], kShardCount, [&](size_t shard) {
@@ -448,7 +462,7 @@ class Updating {
       Shard& of = impl_.shards[shard];
       const uint32_t spare = static_cast<uint32_t>(std::min<uint64_t>(of.rows / 64, 64));
       Status status = impl_.GrowIndex(static_cast<int>(shard), new_keys_[shard]);
-      if (status.ok()) status = of.row_stock.Reserve(&impl_.rows, new_rows_[shard], spare);
+      if (status.ok() && rows) status = of.row_stock.Reserve(&impl_.rows, new_rows_[shard], spare);
       if (status.ok()) status = of.candidate_stock.Reserve(&impl_.candidates, new_candidates_[shard], 16);
       if (!status.ok()) {
         std::lock_guard<std::mutex> lock(mutex);
