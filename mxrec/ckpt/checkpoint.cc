@@ -216,7 +216,8 @@ Result<std::vector<TableFileInfo>> WriteCheckpointFiles(const CheckpointIo& io, 
     const auto path_for_tag = [&](uint64_t tag) {
       return JoinPath(step_dir, format::TableFileName(tables[i]->options().name, tag, shard.shard, shard.shard_count));
     };
-    MXREC_ASSIGN_OR_RETURN(infos[i], internal::WriteTable(table_io, *tables[i], shard, path_for_tag(0), path_for_tag, &progress));
+    MXREC_ASSIGN_OR_RETURN(infos[i],
+                           internal::WriteTable(table_io, *tables[i], shard, dir, path_for_tag(0), path_for_tag, &progress));
     progress.AddTotal(infos[i].bytes - bytes[i]);  // the table may have grown since
     return OkStatus();
   };
@@ -273,7 +274,7 @@ Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std
       MXREC_RETURN_IF_ERROR(CompareWithManifest(entries[i], load.files()[i]->info(), load.files()[i]->path()));
     }
     bytes += load.file_bytes();
-    any_filled = any_filled || load.filled();
+    any_filled = any_filled || (load.filled() && !load.held());
     loads.push_back(std::move(load));
   }
   Progress progress(io.progress, bytes * (any_filled ? 2 : 1));

@@ -6,6 +6,8 @@
 //
 // The files a manifest names are complete and on disk before the manifest is. Files that no manifest names are removed after
 // the next successful save. A killed save leaves the previous checkpoint as it was. Equal contents give equal bytes.
+// Contents that a file of the same folder and step holds already, written by this process and untouched since, are not written
+// again: the file gets a second name (hard link). Loading what the table holds already does nothing (docs/decisions/0008).
 // Memory beyond the tables: <= 64 MiB, whatever the number of threads, unless a single row is longer than 1 MiB.
 // Failures name file, block, expected and found.
 // Threads: all functions may run at once, on different tables or directories; one save at a time into one directory.
@@ -59,9 +61,9 @@ struct ShardOf {
 };
 
 // Streams the table to a temporary file beside it, syncs, then renames it to path_for_tag(content_tag) and syncs the folder,
-// which is created when it is missing. A file of that name is replaced (it has the same contents, or is damaged).
-// path_for_tag is called twice: with 0, for the folder and the name that the temporary one is made of; with the tag. Temporary
-// files that killed processes of this machine left in the folder are removed.
+// which is created when it is missing. A file of that name is replaced (it has the same contents, or is damaged), unless it is
+// known to be whole. path_for_tag is called twice: with 0, for the folder and the name that the temporary one is made of; with the
+// tag. Temporary files that killed processes of this machine left in the folder are removed.
 Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
                                      const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard = {});
 // Reads header and footer only.

@@ -490,8 +490,11 @@ TEST(FaultTest, AFileWhereTheFolderShouldBeIsNamed) {
   TempDir temp;
   WriteBytes(temp.Join("file"), "x");
   const Status status = Model::Make(1).Save({}, temp.Join("file"), {.step = 1});
-  EXPECT_FALSE(status.ok());
-  EXPECT_TRUE(Contains(status, temp.Join("file"))) << status;
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+  EXPECT_TRUE(Contains(status, "expected a folder at " + temp.Join("file") + ", found a file")) << status;
+  const Status deeper = Model::Make(1).Save({}, temp.Join("file/a/b"), {.step = 1});
+  EXPECT_EQ(deeper.code(), StatusCode::kFailedPrecondition) << deeper;
+  EXPECT_TRUE(Contains(deeper, "expected a folder at " + temp.Join("file") + ", found a file")) << deeper;
   EXPECT_EQ(ReadBytes(temp.Join("file")), "x");
 }
 
@@ -551,6 +554,228 @@ TEST(CheckpointTest, ProgressOfSavingAndLoadingEndsAtTheTotal) {
   Model filled = Model::Make(9);
   ASSERT_TRUE(filled.Load(io, temp.path(), 1).ok());
   EXPECT_EQ(last, total);
+}
+
+// --- two savers of one folder ---
+
+uint64_t Inode(const std::string& path) { return Env::Default()->Identify(path).value().inode; }
+
+// A second saver's file in the folder: what tf.train.Saver's side files are.
+Result<TableFileInfo> SaveBeside(const CheckpointIo& io, const std::string& dir, const std::string& name, const Table& table) {
+  return WriteTableFile(io, table, [&](uint64_t) { return JoinPath(dir, name); });
+}
+
+TEST(SharedFolderTest, TheSecondSaverWritesNoBytesAndItsFileStaysWhenTheFirstIsGone) {
+  for (const bool side_first : {true, false}) {
+    TempDir temp, scratch;
+    FaultyEnv env(Env::Default(), scratch.path());
+    const CheckpointIo io{.env = &env};
+    Model model = Model::Make(1, 3000);
+    const auto contents = model.contents();
+    const auto save = [&] { ASSERT_EQ(model.Save(io, temp.path(), {.step = 5, .keep = 1}), OkStatus()); };
+    const auto side = [&] {
+      ASSERT_TRUE(SaveBeside(io, temp.path(), "side-user", *model.user).ok());
+      ASSERT_TRUE(SaveBeside(io, temp.path(), "side-item", *model.item).ok());
+    };
+    side_first ? side() : save();
+    const uint64_t written = env.counters().bytes_written;
+    side_first ? save() : side();
+    EXPECT_LT(env.counters().bytes_written - written, 5000u) << "manifest and `latest` only";
+    const auto infos = ReadCheckpointInfo(io, temp.path(), 5).value();
+    const std::string item = temp.Join("mxrec-5/" + infos[0].file), user = temp.Join("mxrec-5/" + infos[1].file);
+    EXPECT_EQ(Inode(user), Inode(temp.Join("side-user")));
+    EXPECT_EQ(Inode(item), Inode(temp.Join("side-item")));
+    EXPECT_EQ(Tree(temp.path()).size(), 6u) << "no temporary name is left";
+    EXPECT_TRUE(VerifyCheckpoint(io, temp.path(), 5).ok());
+
+    // Another step, other contents: the old step goes by `keep`, the other saver's files stay whole.
+    ASSERT_TRUE(model.user->Insert(KeysOf(10, 5000), nullptr, 0, nullptr, nullptr).ok());
+    ASSERT_EQ(model.Save(io, temp.path(), {.step = 6, .keep = 1}), OkStatus());
+    EXPECT_THAT(ListCheckpoints(io, temp.path()).value(), ElementsAre(6u));
+    EXPECT_TRUE(VerifyTableFile(io, temp.Join("side-user")).ok());
+    Model loaded = Model::Empty();
+    const std::string path = temp.Join("side-user");
+    ASSERT_TRUE(ReadTableFiles(io, {&path, 1}, loaded.user.get(), 0).ok());
+    EXPECT_EQ(ContentsOf(*loaded.user), contents.first);
+    // And the reverse.
+    ASSERT_EQ(Env::Default()->RemoveFile(temp.Join("side-item")), OkStatus());
+    EXPECT_TRUE(VerifyCheckpoint(io, temp.path(), 6).ok());
+  }
+}
+
+TEST(SharedFolderTest, AFileThatWasTouchedOrLiesElsewhereOrCannotBeLinkedIsNotShared) {
+  TempDir temp, other;
+  const Model model = Model::Make(1);
+  const std::string a = temp.Join("a");
+  ASSERT_TRUE(SaveBeside({}, temp.path(), "a", *model.user).ok());
+  ASSERT_TRUE(SaveBeside({}, other.path(), "b", *model.user).ok());
+  EXPECT_NE(Inode(other.Join("b")), Inode(a)) << "copies in two folders are two copies";
+
+  std::string bytes = ReadBytes(a);
+  bytes[bytes.size() / 2] ^= 1;
+  std::filesystem::remove(a);
+  WriteBytes(a, bytes);
+  ASSERT_TRUE(SaveBeside({}, temp.path(), "c", *model.user).ok());
+  EXPECT_NE(Inode(temp.Join("c")), Inode(a));
+  EXPECT_TRUE(VerifyTableFile({}, temp.Join("c")).ok());
+
+  TempDir faulty, scratch;
+  FaultyEnv env(Env::Default(), scratch.path());
+  const CheckpointIo io{.env = &env};
+  ASSERT_TRUE(SaveBeside(io, faulty.path(), "a", *model.user).ok());
+  env.FailAt(2, InvalidArgumentError("no links here"));  // folder, link
+  ASSERT_TRUE(SaveBeside(io, faulty.path(), "b", *model.user).ok());
+  EXPECT_THAT(env.operations()[env.operations().size() - 1], HasSubstr("sync folder"));
+  EXPECT_NE(Inode(faulty.Join("b")), Inode(faulty.Join("a")));
+  EXPECT_TRUE(VerifyTableFile(io, faulty.Join("b")).ok());
+  EXPECT_EQ(Tree(faulty.path()).size(), 2u);
+}
+
+TEST(SharedFolderTest, AnotherStepIsAnotherCopyAlsoOfAnUnchangedTable) {
+  TempDir temp;
+  const Model model = Model::Make(1);
+  for (const uint64_t step : {5, 6}) ASSERT_EQ(model.Save({}, temp.path(), {.step = step}), OkStatus());
+  const auto file = [&](uint64_t step) {
+    return temp.Join("mxrec-" + std::to_string(step) + "/" + ReadCheckpointInfo({}, temp.path(), step).value()[1].file);
+  };
+  EXPECT_NE(Inode(file(5)), Inode(file(6)));
+  for (const char* step : {"5", "6", "7"}) {
+    ASSERT_TRUE(SaveBeside({}, temp.path(), std::string("model-") + step + ".data-00000-of-mxrec", *model.user).ok());
+  }
+  EXPECT_EQ(Inode(temp.Join("model-5.data-00000-of-mxrec")), Inode(file(5)));
+  EXPECT_EQ(Inode(temp.Join("model-6.data-00000-of-mxrec")), Inode(file(6)));
+  EXPECT_NE(Inode(temp.Join("model-7.data-00000-of-mxrec")), Inode(file(5)));
+  EXPECT_NE(Inode(temp.Join("model-7.data-00000-of-mxrec")), Inode(file(6)));
+  WriteBytes(file(6), "x");
+  EXPECT_TRUE(VerifyCheckpoint({}, temp.path(), 5).ok());
+}
+
+TEST(SharedFolderTest, EveryKindOfChangeEndsTheSharing) {
+  TempDir temp;
+  const auto table = MakeTable({.candidates = 4}, KeysOf(20));
+  uint64_t last = 0;
+  int number = 0;
+  const auto save = [&] {
+    const std::string name = "f" + std::to_string(number++);
+    EXPECT_TRUE(SaveBeside({}, temp.path(), name, *table).ok());
+    const uint64_t inode = Inode(temp.Join(name));
+    return inode != std::exchange(last, inode);
+  };
+  EXPECT_TRUE(save());
+  EXPECT_FALSE(save());
+  const uint64_t absent = Mix64(123456789), present = KeysOf(1)[0];
+  EXPECT_EQ(table->Erase({&absent, 1}), 0u);
+  EXPECT_EQ(table->EvictCold(0, nullptr), 0u);
+  EXPECT_FALSE(save()) << "nothing was erased";
+  ASSERT_TRUE(table->Insert({&absent, 1}, nullptr, 0, nullptr, nullptr).ok());
+  EXPECT_TRUE(save());
+  EXPECT_EQ(table->Erase({&absent, 1}), 1u);
+  EXPECT_TRUE(save());
+  EXPECT_GT(table->EvictCold(1'000'000'000, nullptr), 0u);
+  EXPECT_TRUE(save());
+  ASSERT_TRUE(table->Insert({&present, 1}, nullptr, 0, nullptr, nullptr).ok());
+  EXPECT_TRUE(save());
+  table->Clear();
+  EXPECT_TRUE(save());
+  EXPECT_FALSE(save());
+}
+
+TEST(SharedFolderTest, TheSecondLoadIsSkippedWhenTheTableHoldsThatContent) {
+  TempDir temp;
+  const Model saved = Model::Make(1, 300);
+  ASSERT_EQ(saved.Save({}, temp.path(), {.step = 5}), OkStatus());
+  ASSERT_TRUE(SaveBeside({}, temp.path(), "side", *saved.user).ok());
+  const std::string side = temp.Join("side");
+  Model model = Model::Empty();
+  const auto first = model.Load({}, temp.path(), 5);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const uint64_t generation = model.user->generation(), content = model.user->content_id();
+  uint64_t calls = 0;
+  const CheckpointIo counting{.progress = [&](uint64_t, uint64_t) { return ++calls != 0; }};
+  const auto second = ReadTableFiles(counting, {&side, 1}, model.user.get(), 0);
+  ASSERT_TRUE(second.ok()) << second.status();
+  EXPECT_EQ(calls, 0u) << "nothing was read";
+  EXPECT_EQ(model.user->generation(), generation) << "nothing was laid out anew";
+  EXPECT_EQ(model.user->content_id(), content);
+  EXPECT_EQ(second->rows, (*first)[0].rows);
+  EXPECT_EQ(second->candidates, 4u);
+  EXPECT_EQ(second->file_optimizer_kind, "adagrad");
+  EXPECT_FALSE(second->slots_fresh);
+  EXPECT_EQ(model.contents(), saved.contents());
+
+  // After a change it is loaded.
+  const uint64_t key = KeysOf(300)[0];
+  ASSERT_EQ(model.user->Erase({&key, 1}), 1u);
+  ASSERT_TRUE(ReadTableFiles(counting, {&side, 1}, model.user.get(), 0).ok());
+  EXPECT_GT(calls, 0u);
+  EXPECT_EQ(model.contents(), saved.contents());
+}
+
+TEST(SharedFolderTest, ACopyOfTheFileIsCheckedButNotLoadedAndADamagedOneIsRefused) {
+  TempDir temp, elsewhere;
+  const Model model = Model::Make(1, 300);
+  ASSERT_TRUE(SaveBeside({}, temp.path(), "a", *model.user).ok());
+  const std::string copy = elsewhere.Join("copy"), bad = elsewhere.Join("bad");
+  std::string bytes = ReadBytes(temp.Join("a"));
+  WriteBytes(copy, bytes);
+  bytes[bytes.size() / 2] ^= 1;
+  WriteBytes(bad, bytes);
+  const uint64_t generation = model.user->generation();
+  uint64_t last = 0, total = 0;
+  const CheckpointIo counting{.progress = [&](uint64_t done, uint64_t of) { return last = done, total = of, true; }};
+  ASSERT_TRUE(ReadTableFiles(counting, {&copy, 1}, model.user.get(), 0).ok());
+  EXPECT_EQ(last, total);
+  EXPECT_GE(last, bytes.size());
+  EXPECT_EQ(model.user->generation(), generation);
+  EXPECT_EQ(ReadTableFiles({}, {&bad, 1}, model.user.get(), 0).status().code(), StatusCode::kDataLoss);
+  EXPECT_EQ(model.contents(), Model::Make(1, 300).contents());
+}
+
+TEST(SharedFolderTest, ALoadThatCannotTakeTheFileAsItIsIsNeverSkipped) {
+  TempDir temp;
+  const auto saved = MakeTable({.slots = 1, .candidates = 4}, KeysOf(50));
+  ASSERT_TRUE(SaveBeside({}, temp.path(), "a", *saved).ok());
+  const std::string path = temp.Join("a");
+  for (int variant = 0; variant < 3; ++variant) {
+    TableOptions options = OptionsOf({.slots = 1, .candidates = 4});
+    if (variant == 0) options.seed = 78;
+    if (variant == 1) options.keep_counts = false;
+    if (variant == 2) options.max_cold_secs = 0;
+    const auto table = Table::Create(options).value();
+    ASSERT_TRUE(ReadTableFiles({}, {&path, 1}, table.get(), 0).ok());
+    const uint64_t generation = table->generation();
+    ASSERT_TRUE(ReadTableFiles({}, {&path, 1}, table.get(), 0).ok());
+    EXPECT_NE(table->generation(), generation) << variant;
+  }
+}
+
+TEST(SharedFolderTest, ACrashAtEveryOperationWhileLinkingLeavesTheOldOrTheNew) {
+  for (const NameLoss names : {NameLoss::kUnsynced, NameLoss::kNone}) {
+    const Model old_model = Model::Make(1), new_model = Model::Make(2);
+    for (uint64_t n = 1;; ++n) {
+      TempDir temp, scratch;
+      FaultyEnv env(Env::Default(), scratch.path());
+      const CheckpointIo io{.env = &env};
+      ASSERT_EQ(old_model.Save(io, temp.path(), {.step = 1, .keep = 1}), OkStatus());
+      ASSERT_TRUE(SaveBeside(io, temp.path(), "side-user", *new_model.user).ok());
+      ASSERT_TRUE(SaveBeside(io, temp.path(), "side-item", *new_model.item).ok());
+      env.CrashAt(n);
+      static_cast<void>(new_model.Save(io, temp.path(), {.step = 2, .keep = 1}));
+      const bool crashed = env.crashed();
+      env.DropUnsynced(names);
+      env.Restart();
+      const auto latest = LatestCheckpoint(io, temp.path()).value();
+      ASSERT_TRUE(latest.has_value()) << n;
+      Model loaded = Model::Empty();
+      const auto reports = loaded.Load(io, temp.path(), *latest);
+      ASSERT_TRUE(reports.ok()) << n << ": " << reports.status();
+      ASSERT_EQ(loaded.contents(), *latest == 1 ? old_model.contents() : new_model.contents()) << n;
+      ASSERT_TRUE(VerifyTableFile(io, temp.Join("side-user")).ok()) << n;
+      ASSERT_EQ(new_model.Save(io, temp.path(), {.step = 2, .keep = 1}), OkStatus()) << n;
+      ASSERT_EQ(Tree(temp.path()).size(), 6u) << n;
+      if (!crashed) break;
+    }
+  }
 }
 
 }  // namespace

@@ -108,6 +108,7 @@ class Reading {
 Result<std::unique_ptr<TableFile>> TableFile::Open(Env* env, const std::string& path) {
   auto opened = std::unique_ptr<TableFile>(new TableFile);
   opened->path_ = path;
+  if (const Result<FileIdentity> identity = env->Identify(path); identity.ok()) opened->identity_ = *identity;
   MXREC_ASSIGN_OR_RETURN(opened->file_, env->NewRandomAccessFile(path));
   const RandomAccessFile& file = *opened->file_;
   const uint64_t size = file.size();

@@ -3,6 +3,7 @@
 #define MXREC_CKPT_TABLE_FILE_READER_H_
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ class TableFile {
   const TableFileInfo& info() const { return info_; }
   const std::string& header_bytes() const { return header_bytes_; }
   const RandomAccessFile& file() const { return *file_; }
+  // Of the path, taken before it was opened; null when the file system did not tell.
+  const FileIdentity* identity() const { return identity_.has_value() ? &*identity_ : nullptr; }
 
  private:
   TableFile() = default;
@@ -37,6 +40,7 @@ class TableFile {
   format::TableLayout layout_;
   format::TableFooter footer_;
   TableFileInfo info_;
+  std::optional<FileIdentity> identity_;
 };
 
 struct ReadOptions {

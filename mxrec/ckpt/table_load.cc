@@ -6,6 +6,7 @@
 
 #include "mxrec/ckpt/format/manifest.h"
 #include "mxrec/ckpt/format/names.h"
+#include "mxrec/ckpt/known_files.h"
 #include "mxrec/ckpt/table_file_writer.h"
 
 namespace mxrec {
@@ -46,6 +47,32 @@ format::TableHeader HeaderOf(const Table& table, SlotRecord slots, ShardOf shard
   return header;
 }
 
+bool SameContents(const TableFileInfo& a, const TableFileInfo& b) {
+  return a.content_tag == b.content_tag && a.crc32c == b.crc32c && a.bytes == b.bytes;
+}
+
+// A file that was read or checked: enough to skip a load, not to publish another name of it.
+void Remember(Env* env, const TableFile& file, uint64_t content_id) {
+  const Result<FileIdentity> identity = env->Identify(file.path());
+  if (!identity.ok() || file.identity() == nullptr || *identity != *file.identity()) return;
+  for (const KnownFile& known : FilesHolding(env, content_id)) {
+    if (known.path == file.path()) return;  // perhaps written by this process, which is more
+  }
+  RememberFile(env, content_id, {file.path(), *identity, /*root=*/{}, /*synced=*/false, file.info()});
+}
+
+// Gives a file that is known to hold the contents the name `path`, by way of a temporary name beside `beside`. False when that
+// cannot be done: the caller then writes.
+bool LinkKnownFile(Env* env, const KnownFile& known, const std::string& beside, const std::string& path) {
+  if (const Result<FileIdentity> there = env->Identify(path); there.ok() && *there == known.identity) return true;
+  const std::string temporary = format::TemporaryName(beside);
+  if (!env->Link(known.path, temporary).ok()) return false;
+  const Result<FileIdentity> linked = env->Identify(temporary);
+  const bool done = linked.ok() && *linked == known.identity && env->Rename(temporary, path).ok();
+  if (!done) static_cast<void>(env->RemoveFile(temporary));
+  return done;
+}
+
 }  // namespace
 
 Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std::string> paths, Table* table,
@@ -81,19 +108,53 @@ Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std
     return ResourceExhaustedError("table \"" + wanted.name + "\": the checkpoint holds " + std::to_string(rows) +
                                   " rows, the capacity is " + std::to_string(wanted.capacity_rows) + " rows");
   }
+  if (load.files_.size() == 1 && options.rank_count == 1) {
+    const TableFile& file = *load.files_[0];
+    const uint64_t content_id = table->content_id();
+    for (const KnownFile& known : FilesHolding(EnvOf(io), content_id)) {
+      if (!SameContents(known.info, file.info())) continue;
+      load.same_content_ = content_id;
+      load.held_ = load.held_ || (file.identity() != nullptr && *file.identity() == known.identity);
+    }
+  }
   load.filled_ = table->size() != 0 || table->TakeSnapshot()->candidates() != 0 || !table->slots().optimizer_kind.empty();
   return load;
 }
 
 uint64_t TableLoad::file_bytes() const {
+  if (held_) return 0;
   uint64_t sum = 0;
   for (const auto& file : files_) sum += file->info().bytes;
   return sum;
 }
 
-Status TableLoad::Verify(const CheckpointIo& io, Progress* progress) const { return ReadBlocks(io, files_, {}, nullptr, progress); }
+Status TableLoad::Verify(const CheckpointIo& io, Progress* progress) const {
+  return held_ ? OkStatus() : ReadBlocks(io, files_, {}, nullptr, progress);
+}
 
 Result<LoadReport> TableLoad::Run(const CheckpointIo& io, int64_t now_ms, Progress* progress) const {
+  if (same_content_ == 0) return Fill(io, now_ms, progress);
+  const TableFile& file = *files_[0];
+  if (!table_->ConfirmLoaded(same_content_)) {  // changed meanwhile
+    if (held_) {
+      progress->AddTotal(2 * file.info().bytes);
+      MXREC_RETURN_IF_ERROR(ReadBlocks(io, files_, {}, nullptr, progress));
+    }
+    return Fill(io, now_ms, progress);
+  }
+  if (!held_) {
+    // Another file with the same contents; it was checked like every file for a filled table.
+    if (!filled_) MXREC_RETURN_IF_ERROR(ReadBlocks(io, files_, {}, nullptr, progress));
+    if (filled_) MXREC_RETURN_IF_ERROR(progress->Add(file.info().bytes));
+    Remember(EnvOf(io), file, same_content_);
+  }
+  return LoadReport{.rows = file.header().rows,
+                    .candidates = file.header().candidates,
+                    .file_optimizer_kind = file.header().slots.optimizer_kind,
+                    .seed_differs = file.header().seed != table_->options().seed};
+}
+
+Result<LoadReport> TableLoad::Fill(const CheckpointIo& io, int64_t now_ms, Progress* progress) const {
   const format::TableHeader& header = files_[0]->header();
   const SlotRecord attached = table_->slots();
   LoadReport report;
@@ -123,30 +184,65 @@ Result<LoadReport> TableLoad::Run(const CheckpointIo& io, int64_t now_ms, Progre
     return Status(status.code(), std::string(status.message()) + " (found only after all files had been checked; table \"" +
                                      table_->options().name + "\" is empty now)");
   }
-  loader->Commit();
+  const uint64_t content_id = loader->Commit();
   report.rows = sink.rows();
   report.candidates = sink.candidates();
+  if (files_.size() == 1 && options_.rank_count == 1) {
+    // Whether all that the file holds went in unchanged: then the table would be saved with the same header.
+    const std::unique_ptr<Table::Snapshot> snapshot = table_->TakeSnapshot();
+    const SnapshotSource source(snapshot.get());
+    const ShardOf shard{.shard = header.shard, .shard_count = header.shard_count};
+    const Result<std::string> now = EncodeTableHeader(DescribeSource(HeaderOf(*table_, snapshot->slots(), shard), source));
+    if (table_->content_id() == content_id && now.ok() && *now == files_[0]->header_bytes()) {
+      Remember(EnvOf(io), *files_[0], content_id);
+    }
+  }
   return report;
 }
 
-Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard, const std::string& beside,
-                                 const std::function<std::string(uint64_t content_tag)>& path_for_tag, Progress* progress) {
+Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard, const std::string& root,
+                                 const std::string& beside, const std::function<std::string(uint64_t content_tag)>& path_for_tag,
+                                 Progress* progress) {
   if (shard.shard >= shard.shard_count) {
     return InvalidArgumentError("shard " + std::to_string(shard.shard) + ": expected less than the shard count " +
                                 std::to_string(shard.shard_count));
   }
   const std::unique_ptr<Table::Snapshot> snapshot = table.TakeSnapshot();
+  Env* const env = EnvOf(io);
+  const uint64_t content_id = table.content_id();
+  const Result<FileIdentity> root_folder = env->Identify(root);
+  std::string path;
+  for (const KnownFile& known : FilesHolding(env, content_id)) {
+    if (!known.synced || known.info.shard != shard.shard || known.info.shard_count != shard.shard_count) continue;
+    if (!root_folder.ok() || !root_folder->SameFile(known.root)) continue;
+    // Another step is another copy, so that damage to one leaves the other.
+    const std::optional<uint64_t> step = format::StepOfPath(beside), other = format::StepOfPath(known.path);
+    if (step.has_value() && other.has_value() && *step != *other) continue;
+    if (path.empty()) path = path_for_tag(known.info.content_tag);
+    MXREC_RETURN_IF_ERROR(progress->Add(known.info.bytes));
+    if (!LinkKnownFile(env, known, beside, path)) {
+      progress->AddTotal(known.info.bytes);
+      continue;
+    }
+    TableFileInfo info = known.info;
+    info.file = BaseName(path);
+    RememberFile(env, content_id, {path, known.identity, known.root, /*synced=*/true, info});
+    return info;
+  }
   const SnapshotSource source(snapshot.get());
   const format::TableHeader header = DescribeSource(HeaderOf(table, snapshot->slots(), shard), source);
   const std::string temporary = format::TemporaryName(beside);
   MXREC_ASSIGN_OR_RETURN(TableFileInfo info, WriteTableStream(io, header, source, temporary, progress));
-  const std::string path = path_for_tag(info.content_tag);
-  Env* const env = EnvOf(io);
+  if (path.empty()) path = path_for_tag(info.content_tag);
   if (Status status = env->Rename(temporary, path); !status.ok()) {
     static_cast<void>(env->RemoveFile(temporary));
     return status;
   }
   info.file = BaseName(path);
+  if (const Result<FileIdentity> identity = env->Identify(path);
+      identity.ok() && root_folder.ok() && identity->bytes == info.bytes) {
+    RememberFile(env, content_id, {path, *identity, *root_folder, /*synced=*/true, info});
+  }
   return info;
 }
 
@@ -171,7 +267,7 @@ Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
   MXREC_RETURN_IF_ERROR(env->CreateDirs(dir));
   MXREC_ASSIGN_OR_RETURN(const uint64_t bytes, internal::TableBytes(table, shard));
   Progress progress(io.progress, bytes);
-  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTable(io, table, shard, beside, path_for_tag, &progress));
+  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTable(io, table, shard, dir, beside, path_for_tag, &progress));
   MXREC_RETURN_IF_ERROR(env->SyncDir(dir));
   // What killed processes left behind: no manifest tells of single files. A failure is left for the next call.
   if (const Result<std::vector<std::string>> names = env->ListDir(dir); names.ok()) {

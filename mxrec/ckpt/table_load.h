@@ -22,13 +22,16 @@ class TableLoad {
 
   // Something would be lost by loading: rows, candidates or optimizer state.
   bool filled() const { return filled_; }
+  // The table holds what the file does, and the file is as this process wrote or read it: nothing needs to be read.
+  bool held() const { return held_; }
+  // What there is to read.
   uint64_t file_bytes() const;
   // By shard.
   const std::vector<std::unique_ptr<TableFile>>& files() const { return files_; }
 
   // Reads and checks everything; touches nothing.
   Status Verify(const CheckpointIo& io, Progress* progress) const;
-  // Replaces the table's contents. After a failure the table is empty.
+  // Replaces the table's contents; only confirms them where they are the same already. After a failure the table is empty.
   Result<LoadReport> Run(const CheckpointIo& io, int64_t now_ms, Progress* progress) const;
 
  private:
@@ -36,12 +39,21 @@ class TableLoad {
   std::vector<std::unique_ptr<TableFile>> files_;
   Table* table_ = nullptr;
   LoadOptions options_;
+  // Loads into the table, whatever it holds.
+  Result<LoadReport> Fill(const CheckpointIo& io, int64_t now_ms, Progress* progress) const;
+
   bool filled_ = false;
+  // The table's contents when they are the file's by content tag, else 0; held_: and the file is known to be whole.
+  uint64_t same_content_ = 0;
+  bool held_ = false;
 };
 
-// Writes a table to a temporary file beside `beside` and renames it; syncs no folder.
-Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard, const std::string& beside,
-                                 const std::function<std::string(uint64_t content_tag)>& path_for_tag, Progress* progress);
+// Writes a table to a temporary file beside `beside` and renames it; syncs no folder. Where a file below the folder `root`, and not
+// of another step, is known to hold the same contents (known_files.h), that file gets a second name instead; it is written when
+// linking fails.
+Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, ShardOf shard, const std::string& root,
+                                 const std::string& beside, const std::function<std::string(uint64_t content_tag)>& path_for_tag,
+                                 Progress* progress);
 // Bytes of the file that WriteTable would write now.
 Result<uint64_t> TableBytes(const Table& table, ShardOf shard);
 

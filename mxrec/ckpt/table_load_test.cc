@@ -404,12 +404,18 @@ TEST(LoadTest, ProgressEndsAtTheTotalAndCanCancel) {
   EXPECT_EQ(last, total);
 
   io.progress = [](uint64_t done, uint64_t) { return done < 3000000; };
-  const auto status = WriteTableFile(io, *table, [&](uint64_t) { return dir.Join("b.mxt"); }).status();
+  const auto other = MakeTable({.dim = 64}, KeysOf(20000), "user", /*salt=*/1);
+  const auto status = WriteTableFile(io, *other, [&](uint64_t) { return dir.Join("b.mxt"); }).status();
   EXPECT_EQ(status.code(), StatusCode::kCancelled);
   EXPECT_THAT(Env::Default()->ListDir(dir.path()).value(), ::testing::ElementsAre("a.mxt"));
   const auto half = Table::Create(OptionsOf({.dim = 64})).value();
   EXPECT_EQ(ReadTableFiles(io, {&path, 1}, half.get(), 0).status().code(), StatusCode::kCancelled);
   EXPECT_EQ(half->size(), 0u);
+
+  // A file that need not be written again is no way around it.
+  io.progress = [](uint64_t, uint64_t) { return false; };
+  EXPECT_EQ(WriteTableFile(io, *table, [&](uint64_t) { return dir.Join("c.mxt"); }).status().code(), StatusCode::kCancelled);
+  EXPECT_THAT(Env::Default()->ListDir(dir.path()).value(), ::testing::ElementsAre("a.mxt"));
 }
 
 // --- ranks ---

@@ -1,7 +1,8 @@
 // Env: the one door to files, so that crashes, full disks and torn writes can be rehearsed (FaultyEnv, io/faulty_env.h).
 //
 // Failures name the path and the system's reason: kNotFound, kAlreadyExists, kPermissionDenied (also read-only file systems),
-// kResourceExhausted (disk full, quota), else kUnavailable. Paths are bytes; no encoding is assumed.
+// kFailedPrecondition (a file where a folder is needed, or the reverse; a folder that is not empty), kResourceExhausted (disk full,
+// quota), else kUnavailable. Paths are bytes; no encoding is assumed.
 // Threads: an Env may be used from any thread; a file object by one thread at a time, except RandomAccessFile (any number)
 // and WritableFile::WriteAt on disjoint ranges (any number).
 #ifndef MXREC_IO_ENV_H_
@@ -38,6 +39,15 @@ class RandomAccessFile {
   virtual Status ReadAt(uint64_t offset, std::span<char> buffer) const = 0;
 };
 
+// Which file a path leads to, and in which state: equal for all hard links of a file, changed by every write to it (as far as
+// the clock of the file system can tell two writes apart).
+struct FileIdentity {
+  uint64_t device = 0, inode = 0, bytes = 0;
+  int64_t modified_ns = 0;
+  bool operator==(const FileIdentity&) const = default;
+  bool SameFile(const FileIdentity& other) const { return device == other.device && inode == other.inode; }
+};
+
 class Env {
  public:
   virtual ~Env() = default;
@@ -55,6 +65,7 @@ class Env {
   virtual Result<std::vector<std::string>> ListDir(const std::string& path) = 0;  // names, sorted, without . and ..
   virtual bool FileExists(const std::string& path) = 0;
   virtual Result<uint64_t> FileSize(const std::string& path) = 0;
+  virtual Result<FileIdentity> Identify(const std::string& path) = 0;  // also of folders
 };
 
 // Writes data to path + ".tmp-<pid>", syncs it, renames it over path and syncs the directory.

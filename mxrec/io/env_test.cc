@@ -135,8 +135,10 @@ TEST_F(EnvTest, FoldersAreMadeWithParentsAndRemovedWhenEmpty) {
   ASSERT_TRUE(env_->SyncDir(deep).ok());
   ASSERT_TRUE(Write(deep + "/f", "1").ok());
   EXPECT_EQ(env_->RemoveDir(deep).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(env_->CreateDirs(deep + "/f").code(), StatusCode::kAlreadyExists);
-  EXPECT_EQ(env_->CreateDirs(deep + "/f/g").code(), StatusCode::kNotFound);
+  EXPECT_EQ(env_->CreateDirs(deep + "/f").code(), StatusCode::kFailedPrecondition);
+  const Status below_a_file = env_->CreateDirs(deep + "/f/g");
+  EXPECT_EQ(below_a_file.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(below_a_file.message()), HasSubstr("expected a folder at " + deep + "/f, found a file"));
   ASSERT_TRUE(env_->RemoveFile(deep + "/f").ok());
   ASSERT_TRUE(env_->RemoveDir(deep).ok());
   EXPECT_FALSE(env_->FileExists(deep));
@@ -145,6 +147,40 @@ TEST_F(EnvTest, FoldersAreMadeWithParentsAndRemovedWhenEmpty) {
 TEST_F(EnvTest, AFolderIsNotAFile) {
   EXPECT_EQ(env_->NewRandomAccessFile(dir_.path()).status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(env_->NewWritableFile(dir_.path()).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(EnvTest, AFileAmongTheParentsIsNamedByEveryOperation) {
+  ASSERT_TRUE(Write(dir_.File("file"), "x").ok());
+  const std::string path = dir_.File("file/a/b");
+  const Status statuses[] = {env_->NewRandomAccessFile(path).status(),
+                             env_->NewWritableFile(path).status(),
+                             env_->FileSize(path).status(),
+                             env_->Identify(path).status(),
+                             env_->RemoveFile(path),
+                             env_->CreateDirs(path),
+                             env_->ListDir(path).status(),
+                             env_->SyncDir(path),
+                             env_->ListDir(dir_.File("file")).status()};
+  for (const Status& status : statuses) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected a folder at " + dir_.File("file") + ", found a file")) << status;
+  }
+}
+
+TEST_F(EnvTest, TheNamesOfAFileHaveOneIdentityAndAWriteChangesIt) {
+  const std::string a = dir_.File("a"), b = dir_.File("b"), c = dir_.File("c");
+  ASSERT_TRUE(Write(a, "1").ok());
+  ASSERT_TRUE(Write(c, "1").ok());
+  ASSERT_TRUE(env_->Link(a, b).ok());
+  const FileIdentity before = env_->Identify(a).value();
+  EXPECT_EQ(env_->Identify(b).value(), before);
+  EXPECT_EQ(before.bytes, 1u);
+  EXPECT_FALSE(env_->Identify(c).value().SameFile(before));
+  ASSERT_TRUE(Write(a, "12").ok());
+  EXPECT_TRUE(env_->Identify(b).value().SameFile(before));
+  EXPECT_FALSE(env_->Identify(b).value() == before);
+  EXPECT_EQ(env_->Identify(dir_.File("none")).status().code(), StatusCode::kNotFound);
+  EXPECT_TRUE(env_->Identify(dir_.path()).ok());
 }
 
 TEST_F(EnvTest, OddNamesAreOrdinary) {

@@ -478,4 +478,10 @@ Result<uint64_t> FaultyEnv::FileSize(const std::string& path) {
   return impl_->base->FileSize(path);
 }
 
+Result<FileIdentity> FaultyEnv::Identify(const std::string& path) {
+  std::lock_guard lock(impl_->mutex);
+  if (impl_->crashed) return Impl::CrashError("read the state of " + path);
+  return impl_->base->Identify(path);
+}
+
 }  // namespace mxrec

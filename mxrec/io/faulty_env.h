@@ -81,6 +81,7 @@ class FaultyEnv final : public Env {
   Result<std::vector<std::string>> ListDir(const std::string& path) override;
   bool FileExists(const std::string& path) override;  // false after a crash
   Result<uint64_t> FileSize(const std::string& path) override;
+  Result<FileIdentity> Identify(const std::string& path) override;
 
  private:
   struct Impl;

@@ -17,14 +17,26 @@ namespace {
 // Linux moves at most 0x7ffff000 bytes a call; a smaller piece keeps a call interruptible.
 constexpr size_t kMaxPiece = size_t{1} << 30;
 
+// For ENOTDIR: which part of the path is no folder.
+std::string FileInTheWay(const std::string& path) {
+  for (size_t end = 0; end < path.size();) {
+    end = std::min(path.find('/', end + 1), path.size());
+    const std::string part = path.substr(0, end);
+    struct stat info;
+    if (::stat(part.c_str(), &info) == 0 && !S_ISDIR(info.st_mode)) return ": expected a folder at " + part + ", found a file";
+  }
+  return "";
+}
+
 Status ErrnoError(std::string_view action, const std::string& path, int error) {
   std::string text = path + ": cannot " + std::string(action) + ": " + std::generic_category().message(error);
   switch (error) {
     case ENOENT:
-    case ENOTDIR:
       return NotFoundError(std::move(text));
     case EEXIST:
       return AlreadyExistsError(std::move(text));
+    case ENOTDIR:
+      return FailedPreconditionError(text + FileInTheWay(path));
     case ENOTEMPTY:
     case EISDIR:
       return FailedPreconditionError(std::move(text));
@@ -210,7 +222,9 @@ class PosixEnv final : public Env {
     // EEXIST also stands for a file in the way; and mkdir of an existing folder on a read-only or foreign file system may
     // give EROFS or EACCES.
     struct stat info;
-    if (::stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return OkStatus();
+    const bool there = ::stat(path.c_str(), &info) == 0;
+    if (there && S_ISDIR(info.st_mode)) return OkStatus();
+    if (there) return ErrnoError("create the folder", path, ENOTDIR);
     if (error != ENOENT) return ErrnoError("create the folder", path, error);
     const std::string parent = DirName(path);
     if (parent == path || parent == ".") return ErrnoError("create the folder", path, error);
@@ -264,6 +278,16 @@ class PosixEnv final : public Env {
     struct stat info;
     if (::stat(path.c_str(), &info) < 0) return ErrnoError("read the size", path, errno);
     return static_cast<uint64_t>(info.st_size);
+  }
+
+  Result<FileIdentity> Identify(const std::string& path) override {
+    MXREC_RETURN_IF_ERROR(CheckPath(path));
+    struct stat info;
+    if (::stat(path.c_str(), &info) < 0) return ErrnoError("read the state", path, errno);
+    return FileIdentity{.device = static_cast<uint64_t>(info.st_dev),
+                        .inode = static_cast<uint64_t>(info.st_ino),
+                        .bytes = static_cast<uint64_t>(info.st_size),
+                        .modified_ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec};
   }
 };
 

@@ -160,6 +160,62 @@ def test_both_savers_share_a_folder_without_disturbing_each_other(tmp_path):
   assert found == {"2"}
 
 
+@pytest.mark.parametrize("first", ["stock", "own"])
+def test_two_savers_of_one_folder_write_each_table_once_and_load_it_once(first, tmp_path):
+  emb_table, ids, _, train = build()
+  saver, own = tf.train.Saver(max_to_keep=1), mxrec.EmbeddingTableSaver([emb_table], keep=1)
+
+  def save(session, step):
+    saves = [
+      lambda: saver.save(session, str(tmp_path / "model"), global_step=step),
+      lambda: own.save(session, tmp_path, step),
+    ]
+    for each in saves if first == "stock" else saves[::-1]:
+      each()
+
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for step in (1, 2):
+      steps(session, train, ids, 2, step)
+      save(session, step)
+      # The other saver's retention has taken the older names only.
+      (side,), (table_file,) = tmp_path.glob("*-of-mxrec"), tmp_path.glob("mxrec-*/*.mxt")
+      assert side.name.startswith(f"model-{step}.") and table_file.parent.name == f"mxrec-{step}"
+      assert side.stat().st_ino == table_file.stat().st_ino and side.stat().st_nlink == 2
+    expected = emb_table.export(session)
+
+  emb_table, ids, _, train = build()
+  saver, own = tf.train.Saver(), mxrec.EmbeddingTableSaver([emb_table])
+  with tf.Session() as session:
+    for again in range(2):
+      saver.restore(session, tf.train.latest_checkpoint(str(tmp_path)))
+      generation = emb_table.stats(session)["generation"]
+      (report,) = own.load(session, tmp_path)
+      assert report["rows"] == len(expected[0]) and not report["slots_fresh"] and report["file_optimizer"] == "adam"
+      assert emb_table.stats(session)["generation"] == generation, "the second load was skipped"
+      for a, b in zip(expected, emb_table.export(session)):
+        np.testing.assert_array_equal(a, b)
+      if again == 0:
+        steps(session, train, ids, 1)
+    steps(session, train, ids, 1)
+    own.load(session, tmp_path)  # not skipped: the table has been trained
+    for a, b in zip(expected, emb_table.export(session)):
+      np.testing.assert_array_equal(a, b)
+
+
+def test_two_tf_savers_of_one_folder_write_a_table_once(tmp_path):
+  _emb_table, ids, _, train = build()
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    steps(session, train, ids, 2)
+    for name in ("model", "best"):
+      tf.train.Saver(name=name).save(session, str(tmp_path / name), global_step=2)
+    sides = sorted(tmp_path.glob("*-of-mxrec"))
+    assert len(sides) == 2 and len({side.stat().st_ino for side in sides}) == 1
+    tf.train.remove_checkpoint(str(tmp_path / "best-2"))
+    tf.train.Saver().restore(session, str(tmp_path / "model-2"))
+
+
 def test_damaged_or_missing_side_file_is_refused(tmp_path):
   emb_table, ids, _, train = build()
   saver = tf.train.Saver()

@@ -75,6 +75,20 @@ std::optional<uint64_t> ParseStepDirName(std::string_view name) {
   return step;
 }
 
+std::optional<uint64_t> StepOfPath(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  std::string_view name = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  if (slash != std::string_view::npos) {
+    std::string_view folder = path.substr(0, slash);
+    if (const size_t before = folder.rfind('/'); before != std::string_view::npos) folder = folder.substr(before + 1);
+    if (const std::optional<uint64_t> step = ParseStepDirName(folder)) return step;
+  }
+  const size_t data = name.rfind(".data-");
+  if (data == std::string_view::npos) return std::nullopt;
+  name = name.substr(0, data);
+  return ParseStepDirName(std::string(kStepPrefix).append(TakeLastPart(&name)));
+}
+
 std::string EscapeTableName(std::string_view table) {
   std::string text;
   for (const char c : table) {

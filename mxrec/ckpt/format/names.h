@@ -25,6 +25,10 @@ std::string TableFileName(std::string_view table, uint64_t content_tag, uint32_t
 // A name that TableFileName can give.
 bool IsTableFileName(std::string_view name);
 
+// The step that a table file belongs to, as far as its path tells: "mxrec-<step>/<name>" or "<name>-<step>.data-<rest>", as
+// tf.train.Saver names what lies beside its checkpoints.
+std::optional<uint64_t> StepOfPath(std::string_view path);
+
 // A name beside `name` that no other process and no other call uses: "<name>.tmp-<pid>-<16 digits>"; the first 8 digits stand
 // for this machine (and its start and process namespace).
 std::string TemporaryName(std::string_view name);

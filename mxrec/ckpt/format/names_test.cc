@@ -81,5 +81,16 @@ TEST(NamesTest, OnlyTemporariesOfGoneProcessesOfThisMachineAreDead) {
   }
 }
 
+TEST(NamesTest, TheStepOfAFileIsReadFromItsPath) {
+  EXPECT_EQ(StepOfPath("a/mxrec-12/user-0000000000000000-00000-of-00001.mxt"), 12u);
+  EXPECT_EQ(StepOfPath("mxrec-12/x"), 12u);
+  EXPECT_EQ(StepOfPath("a/model-7.data-abcde-of-mxrec"), 7u);
+  EXPECT_EQ(StepOfPath("a/my-model.v2-7.data-abcde-of-mxrec"), 7u);
+  for (const char* path : {"", "x", "a/x", "a-7", "a/model.data-abcde-of-mxrec", "a/model-x.data-abcde-of-mxrec", "mxrec-07/x",
+                           "a/model-.data-abcde-of-mxrec", "mxrec-5"}) {
+    EXPECT_EQ(StepOfPath(path), std::nullopt) << path;
+  }
+}
+
 }  // namespace
 }  // namespace mxrec::format
