@@ -1,5 +1,7 @@
 #include "tf/c_api.h"
 
+#include <signal.h>
+
 #include <atomic>
 #include <optional>
 #include <string>
@@ -7,6 +9,8 @@
 #include "mxrec/base/log.h"
 #include "mxrec/engine/embedding_table.h"
 #include "mxrec/numeric/tolerance.h"
+#include "tf/interrupt.h"
+#include "tf/progress_line.h"
 
 #ifndef MXREC_VERSION
 #error "MXREC_VERSION must be given by the build: the version in the top CMakeLists.txt"
@@ -40,6 +44,12 @@ void mxrec_set_log_sink(mxrec_log_sink sink) {
   outer_sink = sink;
   mxrec::SetLogSink(sink != nullptr ? &ForwardLog : nullptr);
 }
+
+void mxrec_set_interrupt_rule(mxrec_interrupt_rule rule) { mxrec::SetInterruptRule(rule); }
+
+int mxrec_raise_interrupt(void*) { return raise(SIGINT); }
+
+void mxrec_set_progress_delay_ms(int64_t delay_ms) { mxrec::SetProgressDelay(std::chrono::milliseconds(delay_ms)); }
 
 int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ulp) {
   const mxrec::Result<mxrec::Tolerance> found = mxrec::FindTolerance(subject == nullptr ? "" : subject);

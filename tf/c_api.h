@@ -17,6 +17,14 @@ MXREC_EXPORT int mxrec_set_log_level(const char* level);
 // Called by any thread, several at once.
 typedef void (*mxrec_log_sink)(int level, const char* text);
 MXREC_EXPORT void mxrec_set_log_sink(mxrec_log_sink sink);
+// Asked after a SIGINT during a save, on a thread of ours: nonzero stops the save. Null: saves are not stopped. See
+// tf/interrupt.h.
+typedef int (*mxrec_interrupt_rule)(void);
+MXREC_EXPORT void mxrec_set_interrupt_rule(mxrec_interrupt_rule rule);
+// Raises SIGINT in the calling thread; 0. What Python is given to call when a stopped save is over.
+MXREC_EXPORT int mxrec_raise_interrupt(void*);
+// How long a save or load runs before it shows its progress on a terminal, in milliseconds; 2000 at first. For tests.
+MXREC_EXPORT void mxrec_set_progress_delay_ms(int64_t delay_ms);
 // The entry of the tolerance table (docs/numerics.md) for a subject. 0, or -1 for an unknown subject; outputs are then untouched.
 MXREC_EXPORT int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ulp);
 

@@ -7,7 +7,7 @@
 // The files a manifest names are complete and on disk before the manifest is. Files that no manifest names are removed after
 // the next successful save. A killed save leaves the previous checkpoint as it was. Equal contents give equal bytes.
 // Contents that a file of the same folder and step holds already, written by this process and untouched since, are not written
-// again: the file gets a second name (hard link). Loading what the table holds already does nothing (docs/decisions/0008).
+// again: the file gets a second name (hard link). Loading what the table holds already does nothing (docs/decisions/0010).
 // Memory beyond the tables: <= 64 MiB, whatever the number of threads, unless a single row is longer than 1 MiB.
 // Failures name file, block, expected and found.
 // Threads: all functions may run at once, on different tables or directories; one save at a time into one directory.

@@ -8,7 +8,8 @@ Importing needs TensorFlow and the op library; ImportError says what is missing.
 """
 
 from mxrec import (
-  _loader,  # noqa: F401 - first: its ImportError is the clearest
+  _interrupt,
+  _loader,  # noqa: F401 - its ImportError is the clearest; _interrupt takes it in before anything else
   testing,
 )
 from mxrec._minimize import minimize
@@ -45,6 +46,8 @@ __all__ = [
   "testing",
   "version",
 ]
+
+_interrupt.install()
 
 
 def version() -> str:

@@ -91,6 +91,7 @@ class EmbeddingTableSaver:
     Raises:
       ValueError: an argument is wrong.
       tf.errors.OpError: writing failed; names file and cause.
+      KeyboardInterrupt: Ctrl-C stops the save between two blocks; nothing was published.
     """
     sess = _session.resolve(sess)
     directory = os.path.abspath(_validate.path("save_path", save_path))

@@ -5,12 +5,16 @@
 A job runs in a child that has used no session before; its result comes back as JSON through a pipe.
 """
 
+import ctypes
 import json
 import os
 import pathlib
+import pty
 import random
 import signal
 import sys
+import tempfile
+import threading
 import time
 import traceback
 
@@ -164,26 +168,92 @@ def kill_while_saving(folder, times):
 # --- other ways a process may end or go on ---
 
 
+INTERRUPTED_ROWS = 300_000  # of 64 columns: some tenths of a second to save
+
+
+def press_ctrl_c_in(seconds, action):
+  """Runs action() and sends this process SIGINT meanwhile; returns what it raised, by name, and how long it took."""
+  timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT])
+  raised, start = None, time.monotonic()
+  try:
+    timer.start()
+    action()
+    timer.join()
+    time.sleep(0.1)  # a KeyboardInterrupt that is late comes here
+  except BaseException as error:
+    raised = type(error).__name__
+  timer.join()
+  return raised, time.monotonic() - start
+
+
 def interrupted_save(folder):
-  """Ctrl-C in a save: the checkpoint is the old or the new one, and the process can go on."""
+  """Ctrl-C in a save by either saver: KeyboardInterrupt, the previous checkpoint stays, and the process can go on."""
+  signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell may have been started with SIGINT ignored
+  emb_table = helpers.table(dimension=64)
+  tf.get_variable("w", [2])
+  own, stock = mxrec.EmbeddingTableSaver([emb_table]), tf.train.Saver()
+  own_folder, stock_folder = os.path.join(folder, "own"), os.path.join(folder, "stock")
+  keys = np.arange(INTERRUPTED_ROWS)
+  results = {}
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    savers = {
+      "own": (own_folder, lambda step: own.save(session, own_folder, step)),
+      "stock": (stock_folder, lambda step: stock.save(session, os.path.join(stock_folder, "model"), global_step=step)),
+    }
+    for name, (place, save) in savers.items():
+      emb_table.insert(keys, np.full([INTERRUPTED_ROWS, 64], 1, np.float32), session=session)
+      start = time.monotonic()
+      save(1)
+      whole = time.monotonic() - start
+      emb_table.insert(keys, np.full([INTERRUPTED_ROWS, 64], 2, np.float32), session=session)
+      before = sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
+      raised, seconds = press_ctrl_c_in(whole / 5, lambda save=save: save(2))
+      after = sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
+      results[name] = {"raised": raised, "seconds": seconds, "whole": whole, "files": [before, after]}
+
+    results["latest"] = [own.latest_step(own_folder), tf.train.latest_checkpoint(stock_folder)]
+    own.load(session, own_folder)
+    results["own"]["first"] = float(emb_table.lookup_numpy([7], session)[0, 0])
+    stock.restore(session, tf.train.latest_checkpoint(stock_folder))
+    results["stock"]["first"] = float(emb_table.lookup_numpy([7], session)[0, 0])
+
+    # A script with a handler of its own: the save goes on.
+    pressed = []
+    signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
+    emb_table.insert(keys, np.full([INTERRUPTED_ROWS, 64], 3, np.float32), session=session)
+    results["handler"] = [press_ctrl_c_in(whole / 5, lambda: own.save(session, own_folder, 3))[0], len(pressed)]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    results["latest_at_the_end"] = own.latest_step(own_folder)
+  return results
+
+
+def progress_on_a_terminal():
+  """What a save writes to a terminal, and to a pipe, when it takes longer than the delay (here: none)."""
+  set_delay = mxrec._loader.c_library().mxrec_set_progress_delay_ms
+  set_delay.argtypes = [ctypes.c_int64]
   emb_table = helpers.table(dimension=64)
   saver = mxrec.EmbeddingTableSaver([emb_table])
-  interrupted = False
-  with tf.Session() as session:
-    emb_table.insert(np.arange(100000), session=session)
-    saver.save(session, folder, 1)
-    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    signal.setitimer(signal.ITIMER_REAL, 0.005)
-    try:
-      saver.save(session, folder, 2)
-      time.sleep(0.1)
-    except KeyboardInterrupt:
-      interrupted = True
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    saver.load(session, folder)
-    size = emb_table.size(session)
-    saver.save(session, folder, 3)
-  return {"interrupted": interrupted, "size": size, "latest": saver.latest_step(folder)}
+  texts = {}
+  with tf.Session() as session, tempfile.TemporaryDirectory() as folder:
+    emb_table.insert(np.arange(20000), session=session)
+    for name, ends, delay in (("terminal", pty.openpty(), 0), ("patient", pty.openpty(), 60_000), ("pipe", os.pipe(), 0)):
+      reader, writer = ends
+      set_delay(delay)
+      usual = os.dup(2)
+      os.dup2(writer, 2)
+      try:
+        emb_table.insert([len(texts)], np.full([1, 64], len(texts), np.float32), session=session)
+        saver.save(session, folder, len(texts))
+        emb_table.erase([1], session=session)  # else there is nothing to load
+        saver.load(session, folder)
+      finally:
+        os.dup2(usual, 2)
+      os.write(writer, b"END")
+      texts[name] = ""
+      while not texts[name].endswith("END"):
+        texts[name] += os.read(reader, 4096).decode()
+  return texts
 
 
 def exit_without_closing():
@@ -221,6 +291,7 @@ def main():
     report["resume"][kind] = [in_child(train_and_save, kind, str(place), resume) for resume in (False, True)]
   report["exit"] = exit_without_closing()
   report["interrupt"] = in_child(interrupted_save, str(folder / "interrupt"))
+  report["progress"] = in_child(progress_on_a_terminal)
   report["kill"] = kill_while_saving(str(folder / "kill"), 20)
   (folder / "report.json").write_text(json.dumps(report))
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -44,10 +45,30 @@ def test_d_32_kill_nine_at_twenty_moments_of_a_save_leaves_a_complete_checkpoint
     assert result["complete"] <= result["stock"] <= result["own"] <= result["complete"] + 1
 
 
-def test_ctrl_c_during_a_save_leaves_a_complete_checkpoint_and_the_process_goes_on(report):
+@pytest.mark.parametrize("saver", ["own", "stock"])
+def test_ctrl_c_stops_a_save_by_either_saver_and_the_previous_checkpoint_stays(saver, report):
   result = report[1]["interrupt"]
   assert "error" not in result, result
-  assert result["size"] == 100000 and result["latest"] == 3
+  folder, content = report[0] / "interrupt" / "stock", result[saver]
+  assert content["raised"] == "KeyboardInterrupt", content
+  assert content["files"][0] == content["files"][1], "nothing half-written is left, nothing was published"
+  assert content["first"] == 1.0
+  assert result["latest"] == [1, str(folder / "model-1")]
+
+
+def test_a_script_with_its_own_handler_of_sigint_saves_to_the_end(report):
+  result = report[1]["interrupt"]
+  assert result["handler"] == [None, 1] and result["latest_at_the_end"] == 3
+
+
+def test_a_long_save_shows_its_progress_on_a_terminal_only(report):
+  texts = report[1]["progress"]
+  assert "error" not in texts, texts
+  lines = texts["terminal"].split("\n")
+  assert re.match(r"\rmxrec_saver/save: +\d+ % of 0\.01 GB.*\rmxrec_saver/save: done +\r$", lines[0]), lines
+  assert re.match(r"\rmxrec_saver/load: +\d+ % of 0\.01 GB.*\rmxrec_saver/load: done +\r$", lines[1]), lines
+  assert lines[2:] == ["END"]
+  assert texts["patient"] == texts["pipe"] == "END"
 
 
 def test_g_25_a_script_that_forgets_to_close_still_exits(report):

@@ -1,7 +1,8 @@
 // MxrecSave, MxrecLoad, MxrecSaverSave, MxrecSaverRestore.
 //
 // Files take long, so these kernels run on threads of their own and leave the session's threads to other work. When the run is
-// cancelled (session closed, time-out, another op failed) the next block stops with kCancelled and nothing is published.
+// cancelled (session closed, time-out, another op failed) the next block stops with kCancelled and nothing is published; so it
+// does on Ctrl-C, for saves (interrupt.h): a load may be past the point where the table was as before.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -20,10 +21,11 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/env.h"
+#include "tf/interrupt.h"
 #include "tf/kernels/pool_executor.h"
-#include "tf/kernels/progress_line.h"
 #include "tf/kernels/side_file.h"
 #include "tf/kernels/table_resource.h"
+#include "tf/progress_line.h"
 
 namespace mxrec {
 namespace {
@@ -88,13 +90,19 @@ class FileOp : public AsyncOpKernel {
         PoolExecutor executor(ctx);
         CheckpointIo io;
         io.executor = &executor;
+        std::optional<InterruptWatch> interrupt;
+        if (saves()) interrupt.emplace();
         ProgressLine line(name());
-        io.progress = [&watch, &line](uint64_t done_bytes, uint64_t total_bytes) {
+        io.progress = [&watch, &line, &interrupt](uint64_t done_bytes, uint64_t total_bytes) {
           line.Show(done_bytes, total_bytes);
-          return !watch.cancelled();
+          return !watch.cancelled() && !(interrupt.has_value() && interrupt->interrupted());
         };
         TfStatus status = watch.cancelled() ? ToTf(CancelledError(name() + ": the run was cancelled")) : Run(ctx, io, *tables);
-        if (!status.ok()) ctx->SetStatus(status);
+        if (!status.ok()) {
+          ctx->SetStatus(status);
+        } else {
+          line.Done();
+        }
       }
       // done may end the session: let go of the tables before.
       tables.reset();
@@ -103,6 +111,7 @@ class FileOp : public AsyncOpKernel {
   }
 
   virtual TfStatus Run(OpKernelContext* ctx, const CheckpointIo& io, const std::vector<TableRef>& tables) = 0;
+  virtual bool saves() const { return false; }
 
  protected:
   static std::string Text(const Tensor& tensor) { return std::string(tensor.flat<tensorflow::tstring>()(0)); }
@@ -118,6 +127,7 @@ std::mutex& SaveMutex() {
 class SaveOp : public FileOp {
  public:
   using FileOp::FileOp;
+  bool saves() const override { return true; }
   TfStatus Run(OpKernelContext* ctx, const CheckpointIo& io, const std::vector<TableRef>& tables) override {
     const int n = static_cast<int>(tables.size());
     const std::string directory = Text(ctx->input(n));
@@ -230,6 +240,7 @@ REGISTER_KERNEL_BUILDER(Name("MxrecLoad").Device(tensorflow::DEVICE_CPU), LoadOp
 class SaverSaveOp : public FileOp {
  public:
   using FileOp::FileOp;
+  bool saves() const override { return true; }
   TfStatus Run(OpKernelContext* ctx, const CheckpointIo& io, const std::vector<TableRef>& tables) override {
     EmbeddingTable& table = tables[0]->table();
     const std::string prefix = Text(ctx->input(1));
