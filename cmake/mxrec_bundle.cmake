@@ -1,4 +1,4 @@
-# mxrec_bundle(<target> <folder> <component>) installs a shared library into <folder> together with the shared libraries
+# mxrec_bundle(<target> <folder> <component>) installs a shared library or a program into <folder> together with the shared libraries
 # that it needs and that a plain Linux system does not have, all found through $ORIGIN. TensorFlow's own libraries are
 # left out: Python has loaded them before. Needs patchelf at install time.
 include_guard(GLOBAL)
@@ -7,12 +7,13 @@ set(MXREC_BUNDLE_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/mxrec_bundle_install.cmake)
 function(mxrec_bundle target folder component)
   find_program(MXREC_PATCHELF patchelf)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
-  install(TARGETS ${target} LIBRARY DESTINATION ${folder} COMPONENT ${component})
+  install(TARGETS ${target} LIBRARY DESTINATION ${folder} COMPONENT ${component} RUNTIME DESTINATION ${folder} COMPONENT ${component})
   install(
     CODE "
       set(library \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${folder}/$<TARGET_FILE_NAME:${target}>\")
       set(built \"$<TARGET_FILE:${target}>\")
       set(patchelf \"${MXREC_PATCHELF}\")
+      set(kind $<IF:$<STREQUAL:$<TARGET_PROPERTY:${target},TYPE>,EXECUTABLE>,EXECUTABLES,LIBRARIES>)
       include(\"${MXREC_BUNDLE_SCRIPT}\")
     "
     COMPONENT ${component})

@@ -1,4 +1,5 @@
-# Runs at install time for mxrec_bundle. In: built (the library in the build tree), library (where it was installed), patchelf.
+# Runs at install time for mxrec_bundle. In: built (the library or program in the build tree), library (where it was installed),
+# kind (LIBRARIES or EXECUTABLES), patchelf.
 set(base_set
     # what every Linux of the C++ runtime's generation has
     "^ld-linux" "^libc\\.so" "^libm\\.so" "^libdl\\.so" "^libpthread\\.so" "^librt\\.so" "^libgcc_s\\.so" "^libstdc\\+\\+\\.so"
@@ -8,7 +9,7 @@ file(
   GET_RUNTIME_DEPENDENCIES
   RESOLVED_DEPENDENCIES_VAR resolved
   UNRESOLVED_DEPENDENCIES_VAR unresolved
-  LIBRARIES "${built}"
+  ${kind} "${built}"
   PRE_EXCLUDE_REGEXES ${base_set})
 if(unresolved)
   message(FATAL_ERROR "${built} needs shared libraries that were not found: ${unresolved}")

@@ -31,6 +31,7 @@ with tf.Session() as session:
     losses = [session.run([loss, train])[0] for _ in range(3)]
     assert losses[0] > losses[1] > losses[2], losses
     assert table.size(session) == 3, table.size(session)
+    mxrec.EmbeddingTableSaver([table]).save(session, "saved", 7)
 print("FROM", mxrec.__file__)
 print("MAPPED", *sorted({line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}))
 print("TRAINED")
@@ -86,7 +87,8 @@ def test_the_wheel_needs_no_python_abi_and_declares_no_dependency(wheel):
 def test_the_wheel_holds_the_package_and_nothing_of_the_tree_beside_it(wheel):
   with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
-  assert {n.split("/")[0] for n in names if ".dist-info" not in n} == {"mxrec"}, names
+  outside = {n for n in names if ".dist-info" not in n and not n.startswith("mxrec/")}
+  assert {re.sub(r"^mxrec-[0-9.]+\.data/", "", n) for n in outside} == {"scripts/mxrec-ckpt"}, outside
   assert "mxrec/__init__.py" in names
   assert "mxrec/py.typed" in names
   assert "mxrec/_lib/libmxrec_tf.so" in names
@@ -97,7 +99,7 @@ def test_the_wheel_holds_the_package_and_nothing_of_the_tree_beside_it(wheel):
 def test_every_needed_library_is_in_the_wheel_or_in_every_linux(wheel, tmp_path):
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(tmp_path)
-  libraries = sorted((tmp_path / "mxrec/_lib").glob("*.so*"))
+  libraries = [*sorted((tmp_path / "mxrec/_lib").glob("*.so*")), tmp_path / "mxrec/_lib/mxrec-ckpt"]
   bundled = {library.name for library in libraries}
   for library in libraries:
     dynamic = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True).stdout
@@ -156,3 +158,16 @@ def test_the_installed_wheel_trains_with_an_empty_environment_and_uses_its_own_l
   bundled = {p.name for p in lib.glob("python3.*/site-packages/mxrec/_lib/*.so*")}
   foreign = [m for m in mapped if pathlib.PurePath(m).name in bundled and not m.startswith(root)]
   assert foreign == [], "libraries of the system were used instead of the bundled ones"
+
+  # The installed command looks into what was saved, with an empty environment and no TensorFlow in it.
+  command = [environment.parent / "mxrec-ckpt"]
+  for arguments, expected in ((["list", "saved"], "7"), (["show", "saved"], "item"), (["verify", "saved"], "")):
+    done = subprocess.run(command + arguments, env={}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert expected in done.stdout
+  (file,) = (tmp_path / "saved/mxrec-7").glob("*.mxt")
+  file.write_bytes(file.read_bytes()[:-1])
+  done = subprocess.run(
+    [*command, "verify", "saved"], env={}, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
+  )
+  assert done.returncode != 0 and file.name in done.stdout + done.stderr
