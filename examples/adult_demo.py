@@ -224,7 +224,9 @@ def make_optimizer(kind: str, steps: int, global_step):
 def fit(sess, model: Model, train_op, train: Features, test: Features, args) -> tuple[list, list, np.ndarray]:
   """Returns (loss per step, test AUC per epoch, last predictions of the test part)."""
   rng = np.random.default_rng(args.seed)
-  losses, aucs, scores = [], [], np.zeros(0, np.float32)
+  losses: list[float] = []
+  aucs: list[float] = []
+  scores = np.zeros(0, np.float32)
   for epoch in range(1, args.epochs + 1):
     begin, first = time.perf_counter(), len(losses)
     order = rng.permutation(len(train))
@@ -244,15 +246,17 @@ def fit(sess, model: Model, train_op, train: Features, test: Features, args) -> 
   return losses, aucs, scores
 
 
-def print_statistics(sess, tables: list, train: Features) -> bool:
+def print_statistics(sess, train: Features) -> bool:
   """One line per table; False if a table lost or invented an id."""
+  import mxrec
+
   complete = True
   print("  table     rows  ids trained  row bytes  slot bytes  index bytes  index load  mean probes  optimizer (step)")
-  for table in tables:
-    stats, trained = table.stats(sess), len(np.unique(train.ids[table.name]))
-    complete &= table.size(sess) == trained
+  for name, stats in mxrec.stats(sess).items():
+    trained = len(np.unique(train.ids[name]))
+    complete &= stats["rows"] == trained
     print(
-      f"  {table.name:8s} {stats['rows']:5d} {trained:12d} {stats['bytes_rows']:10d} {stats['bytes_slots']:11d} "
+      f"  {name:8s} {stats['rows']:5d} {trained:12d} {stats['bytes_rows']:10d} {stats['bytes_slots']:11d} "
       f"{stats['bytes_index']:12d} {stats['load']:11.2f} {stats['mean_probe_length']:12.2f}  "
       f"{stats['optimizer']} ({stats['optimizer_step']})"
     )
@@ -316,7 +320,7 @@ def reload_and_predict(folder: Path, seed: int) -> int:
     tf.train.Saver().restore(sess, tf.train.latest_checkpoint(str(folder)))  # dense variables and tables
     by_saver = model.predict(sess, test)
     sess.run(mxrec.get_init_hashtable_op())  # empties the tables
-    emptied = [table.size(sess) for table in tables]
+    emptied = [stats["rows"] for stats in mxrec.stats(sess).values()]
     mxrec.EmbeddingTableSaver(tables).load(sess, str(folder), int(sess.run(tf.train.get_global_step())))
     by_table_saver = model.predict(sess, test)
   np.savez(folder / "reloaded.npz", by_saver=by_saver, by_table_saver=by_table_saver, emptied=emptied)
@@ -366,7 +370,7 @@ def train_mxrec(args) -> int:
     losses, aucs, scores = fit(sess, model, train_op, train, test, args)
 
     print("[3/4] tables")
-    complete = print_statistics(sess, tables, train)
+    complete = print_statistics(sess, train)
 
     print(f"[4/4] saving to {checkpoint}, loading in a new process")
     saver.save(sess, str(checkpoint / "model"), global_step=steps)

@@ -11,6 +11,7 @@
 #include "mxrec/numeric/tolerance.h"
 #include "tf/interrupt.h"
 #include "tf/progress_line.h"
+#include "tf/table_notes.h"
 
 #ifndef MXREC_VERSION
 #error "MXREC_VERSION must be given by the build: the version in the top CMakeLists.txt"
@@ -59,3 +60,7 @@ int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ul
   *ulp = found->max_ulp;
   return 0;
 }
+
+void mxrec_note_table(const char* shared_name) { mxrec::NoteTable(shared_name); }
+
+void mxrec_note_table_update(const char* shared_name) { mxrec::NoteTableUpdate(shared_name); }

@@ -27,5 +27,9 @@ MXREC_EXPORT int mxrec_raise_interrupt(void*);
 MXREC_EXPORT void mxrec_set_progress_delay_ms(int64_t delay_ms);
 // The entry of the tolerance table (docs/numerics.md) for a subject. 0, or -1 for an unknown subject; outputs are then untouched.
 MXREC_EXPORT int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ulp);
+// For the warning of tables that a step leaves untrained (graph/untrained_tables_pass.h): a graph has got a table of this shared
+// name; it has got an op that updates it.
+MXREC_EXPORT void mxrec_note_table(const char* shared_name);
+MXREC_EXPORT void mxrec_note_table_update(const char* shared_name);
 
 #endif  // MXREC_TF_C_API_H_

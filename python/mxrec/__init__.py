@@ -22,7 +22,7 @@ from mxrec.lookup import embedding_lookup, get_sparse_embedding
 from mxrec.row_optimizers import AMSGradOptimizer, GroupFtrlOptimizer, LambOptimizer, RowWiseAdagradOptimizer
 from mxrec.saveable import save_with_tf_saver
 from mxrec.saver import EmbeddingTableSaver
-from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op
+from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op, stats
 
 __all__ = [
   "AMSGradOptimizer",
@@ -43,6 +43,7 @@ __all__ = [
   "minimize",
   "save_with_tf_saver",
   "sparse_optimizer",
+  "stats",
   "testing",
   "version",
 ]

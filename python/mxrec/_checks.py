@@ -1,42 +1,18 @@
-"""Warnings about what would otherwise fail in silence: tables that are never trained, tables that no saver saves.
+"""The warning about tables that no saver saves, which would otherwise fail in silence.
 
-TensorFlow offers no hook for "a session runs a train op" without patching it, so a graph is looked at when it is most likely
-complete: when get_init_hashtable_op, EmbeddingTableSaver.save or a table method runs, and for the last time when the process ends.
-A graph is looked at anew only when it has grown. Each warning is given once per table and graph.
+A graph is looked at when it is most likely complete: when EmbeddingTableSaver.save runs, and for the last time when the process
+ends; anew only when it has grown. The warning is given once per table and graph. Tables that a step leaves untrained are
+found by a graph pass of the op library at the first step (tf/graph/untrained_tables_pass.h).
 """
 
 from __future__ import annotations
 
 import atexit
-import re
 import warnings
 
 import tensorflow as tf
 
 from mxrec import _graph, saveable
-
-_STOCK_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply[A-Z].*")
-
-
-def _warn(registry: _graph.Registry, kind: str, table: str, text: str) -> None:
-  if (kind, table) not in registry.warned:
-    registry.warned.add((kind, table))
-    warnings.warn(text, UserWarning, stacklevel=4)
-
-
-def untrained_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
-  """Tables whose training lookups feed a variable update of TensorFlow's, while no op updates the table."""
-  open_lookups = [
-    record for record in registry.lookups if record.training and record.graph is graph and record.table.name not in registry.trained
-  ]
-  if not open_lookups:
-    return []
-  operations = graph.get_operations()
-  for op in operations:  # updates of an imported graph
-    if op.type == _graph.APPLY_OP and (source := _graph.handle_op(op.inputs[0])) is not None:
-      open_lookups = [record for record in open_lookups if record.table.handle.op is not source]
-  reached = _graph.ancestors(op for op in operations if _STOCK_UPDATE.fullmatch(op.type))
-  return sorted({record.table.name for record in open_lookups if record.op in reached})
 
 
 def unsaved_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
@@ -52,39 +28,28 @@ def unsaved_tables(graph: tf.Graph, registry: _graph.Registry) -> list[str]:
   ]
 
 
-def run(graph: tf.Graph, savers: bool = False) -> None:
-  """Looks at a graph and warns of tables that are not trained; with `savers` also of those that are not saved."""
+def run(graph: tf.Graph) -> None:
+  """Looks at a graph and warns of tables that are not saved."""
   registry = _graph.registry(graph)
   graph = registry.graph
-  if not registry.tables or registry.checked.get(savers) == graph.version:
+  if not registry.tables or registry.checked_version == graph.version:
     return
-  registry.checked[savers] = graph.version
-  for name in untrained_tables(graph, registry):
-    _warn(
-      registry,
-      "untrained",
-      name,
-      f"table '{name}' is not trained: the graph updates variables with gradients of a loss that looks ids up in it, but no "
-      "mxrec optimizer updates the table. Use mxrec.minimize(loss, optimizer), or apply gradients of "
-      "mxrec.get_sparse_embedding() with an mxrec optimizer, or say training=False in the lookup",
-    )
-  if not savers:
-    return
+  registry.checked_version = graph.version
   for name in unsaved_tables(graph, registry):
-    _warn(
-      registry,
-      "unsaved",
-      name,
-      f"table '{name}' is not saved: the graph's tf.train.Saver misses it (it was made before the table, or from a list of "
-      "variables). Make the Saver after the tables and without a list, or use mxrec.EmbeddingTableSaver, or say "
-      "save_with_tf_saver=False",
-    )
+    if registry.first_warning("unsaved", name):
+      warnings.warn(
+        f"table '{name}' is not saved: the graph's tf.train.Saver misses it (it was made before the table, or from a list of "
+        "variables). Make the Saver after the tables and without a list, or use mxrec.EmbeddingTableSaver, or say "
+        "save_with_tf_saver=False",
+        UserWarning,
+        stacklevel=3,
+      )
 
 
 @atexit.register
 def _at_exit() -> None:
   for registry in _graph.all_registries():
     try:
-      run(registry.graph, savers=True)
+      run(registry.graph)
     except (AssertionError, RuntimeError):
       pass  # the graph is gone already

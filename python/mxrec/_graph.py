@@ -59,10 +59,9 @@ class Registry:
     self.lookups: list[LookupRecord] = []
     self._by_op: dict[tuple[int, str], LookupRecord] = {}
     self.saver_ops: dict[tuple[str, ...], Any] = {}
-    self.trained: set[str] = set()  # tables with an update op, also inside functions
     self.own_saver: set[str] = set()  # tables that an EmbeddingTableSaver covers
-    self.warned: set[tuple[str, str]] = set()  # kind of warning, table
-    self.checked: dict[bool, int] = {}  # graph.version when _checks last looked
+    self._warned: set[tuple[str, str]] = set()  # kind of warning, what it is about
+    self.checked_version = -1  # graph.version when _checks last looked
     self.adopted_version = -1  # graph.version when ops were last searched for imported tables
 
   @property
@@ -70,6 +69,12 @@ class Registry:
     graph = self._graph()
     assert graph is not None
     return graph
+
+  def first_warning(self, kind: str, subject: str) -> bool:
+    """Whether a warning of this kind is given for the first time about something, a table for instance."""
+    is_first = (kind, subject) not in self._warned
+    self._warned.add((kind, subject))
+    return is_first
 
   def add_lookup(self, record: LookupRecord) -> None:
     """Appends a lookup."""

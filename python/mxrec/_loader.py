@@ -84,3 +84,13 @@ ops = _load()
 def c_library() -> ctypes.CDLL:
   """The same library, for its few plain C functions."""
   return ctypes.CDLL(str(library_path()))
+
+
+def note_table(handle_name: str) -> None:
+  """Tells the pass that looks for untrained tables that a graph has got a new table."""
+  c_library().mxrec_note_table(handle_name.encode())
+
+
+def note_table_update(handle_name: str) -> None:
+  """Tells that pass that the graph has got an op which updates the table."""
+  c_library().mxrec_note_table_update(handle_name.encode())

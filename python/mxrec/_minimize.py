@@ -43,17 +43,16 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     The train op.
 
   Raises:
-    ValueError: another optimizer; the loss depends on nothing that can be trained; a lookup inside a loop or function.
+    ValueError: an argument is wrong; another optimizer; the loss depends on nothing that can be trained; a lookup inside a loop or
+      function.
     NotImplementedError: an optimizer of mxrec, and the loss depends on variables too.
   """
-  if not isinstance(loss, tf.Tensor):
-    raise ValueError(f"loss must be a tensor: got {type(loss).__name__}")
-  if (
-    clip_norm is not None
-    and not _validate.is_tensor(clip_norm)
-    and not (isinstance(clip_norm, (int, float)) and not isinstance(clip_norm, bool) and 0 < clip_norm < float("inf"))
-  ):
-    raise ValueError(f"clip_norm must be a number above 0 or a scalar tensor: got {clip_norm!r}")
+  _validate.loss(loss)
+  _validate.global_step(global_step)
+  if clip_norm is not None:
+    _validate.scalar("clip_norm", clip_norm)
+    if not _validate.is_tensor(clip_norm) and not 0 < clip_norm < float("inf"):
+      raise ValueError(f"clip_norm must be a finite number above 0: got {clip_norm!r}")
   sparse = sparse_optimizer(optimizer)
   rows = optimizer_lib.rows_behind(loss)
   variables = list(tf.compat.v1.trainable_variables())

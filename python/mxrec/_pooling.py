@@ -46,8 +46,8 @@ def _float_values(table: str, weights: Any) -> tf.Tensor:
     if not isinstance(weights, (tf.Tensor, tf.Variable)):
       weights = np.asarray(weights, np.float32) if np.asarray(weights).dtype.kind in "fiu" else weights
     weights = tf.convert_to_tensor(weights)
-  except (NotImplementedError, TypeError, ValueError) as error:
-    raise ValueError(f"weights of a lookup in table '{table}' must be numbers: {error}") from error
+  except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    raise ValueError(f"weights of a lookup in table '{table}' must be numbers: got {type(weights).__name__} ({error})") from error
   if not weights.dtype.base_dtype.is_floating:
     raise ValueError(f"weights of a lookup in table '{table}' must be of a floating type: got {weights.dtype.name}")
   return tf.cast(weights, tf.float32)

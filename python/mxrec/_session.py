@@ -8,17 +8,19 @@ import tensorflow as tf
 from tensorflow.python.client import session as session_lib
 from tensorflow.python.training import monitored_session
 
+from mxrec import _validate
 
-def resolve(session: Any) -> Any:
-  """Returns a session; None means the default one. ValueError for anything else."""
+
+def resolve(session: Any, label: str = "session") -> Any:
+  """Returns a session; None means the default one. ValueError, naming the argument `label`, for anything else."""
   if session is None:
     session = tf.compat.v1.get_default_session()
     if session is None:
       raise ValueError(
-        "no session given, and there is no default session (a MonitoredSession does not make itself the default): pass session="
+        f"no session given, and there is no default session (a MonitoredSession does not make itself the default): pass {label}="
       )
   if not isinstance(session, (session_lib.SessionInterface, monitored_session._MonitoredSession)):
-    raise ValueError(f"session must be a tf.compat.v1.Session or MonitoredSession: got {type(session).__name__}")
+    raise ValueError(f"{label} must be a tf.compat.v1.Session or MonitoredSession: got {_validate.found(session)}")
   return session
 
 

@@ -135,7 +135,12 @@ def sparse_optimizer(
     options.append(("l2_regularization", l2))
   if row_clip_norm is not None:
     options.append(("row_clip_norm", _validate.number("row_clip_norm", row_clip_norm, 0.0, low_allowed=False)))
-  multipliers = {_table_name(key): _multiplier(key, value) for key, value in (learning_rate_multipliers or {}).items()}
+  multipliers = {}
+  if learning_rate_multipliers is not None:
+    given = learning_rate_multipliers
+    if not isinstance(given, Mapping):
+      raise ValueError(f"learning_rate_multipliers must be a dict from tables to numbers, or None: got {_validate.found(given)}")
+    multipliers = {_table_name(key): _multiplier(key, value) for key, value in given.items()}
   if isinstance(optimizer, RowOptimizer):
     if not options and not multipliers:
       return optimizer
@@ -145,7 +150,7 @@ def sparse_optimizer(
     known = ", ".join(sorted(kind.__name__ for kind in _RULES))
     raise ValueError(
       f"optimizer must be a tf.compat.v1.train object out of {known}, a LazyAdamOptimizer, or an optimizer of mxrec: "
-      f"got {type(optimizer).__name__}"
+      f"got {_validate.found(optimizer)}"
     )
   return SparseOptimizer(optimizer, make_rule, tuple(options), multipliers)
 
@@ -155,11 +160,11 @@ def _table_name(key: Any) -> str:
     return key.name
   if isinstance(key, str):
     return key
-  raise ValueError(f"learning_rate_multipliers must be keyed by tables or their names: got {type(key).__name__} {key!r}")
+  raise ValueError(f"learning_rate_multipliers must be keyed by tables or their names: got {_validate.found(key)}")
 
 
 def _multiplier(key: Any, value: Any) -> Any:
-  label = f"the learning rate multiplier of '{_table_name(key)}'"
+  label = f"learning_rate_multipliers['{_table_name(key)}']"
   if _validate.is_tensor(value):
     return _validate.hyperparameter(label, value, 0.0, 0.0, True)
   return _validate.number(label, value, 0.0)

@@ -11,6 +11,7 @@ import math
 import numbers
 import os
 import re
+import reprlib
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,18 @@ MAX_PADDING_IDS = 64
 ID_DTYPES = (tf.int64, tf.int32, tf.uint64)
 
 _NAME = re.compile(r"[0-9A-Za-z_.]+")
+_SCOPE = re.compile(r"[0-9A-Za-z_.\\/>-]*")
+
+
+def found(value: Any) -> str:
+  """What was given instead, for messages: type and value."""
+  return f"{type(value).__name__} {reprlib.repr(value)}"
 
 
 def string(label: str, value: Any, low: int = 1, high: int | None = None) -> str:
   """A str of low..high characters."""
   if not isinstance(value, str):
-    raise ValueError(f"{label} is not str: got {type(value).__name__} {value!r}")
+    raise ValueError(f"{label} is not str: got {found(value)}")
   if len(value) < low:
     raise ValueError(f"length of {label} is less than {low}: got {len(value)}")
   if high is not None and len(value) > high:
@@ -56,7 +63,7 @@ def name(label: str, value: Any) -> str:
 def integer(label: str, value: Any, low: int, high: int) -> int:
   """An int (any integral type but bool) in low..high."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-    raise ValueError(f"{label} is not int: got {type(value).__name__} {value!r}")
+    raise ValueError(f"{label} is not int: got {found(value)}")
   if value < low:
     raise ValueError(f"{label} is less than {low}: got {value}")
   if value > high:
@@ -67,14 +74,14 @@ def integer(label: str, value: Any, low: int, high: int) -> int:
 def boolean(label: str, value: Any) -> bool:
   """True or False itself."""
   if not isinstance(value, bool):
-    raise ValueError(f"{label} is not bool: got {type(value).__name__} {value!r}")
+    raise ValueError(f"{label} is not bool: got {found(value)}")
   return value
 
 
 def choice(label: str, value: Any, allowed: tuple[str, ...]) -> str:
   """One of the words `allowed`."""
   if not isinstance(value, str) or value not in allowed:
-    raise ValueError(f"{label} must be one of {', '.join(allowed)}: got {value!r}")
+    raise ValueError(f"{label} must be one of {', '.join(allowed)}: got {found(value)}")
   return value
 
 
@@ -100,12 +107,12 @@ def vocabulary(value: Any) -> int:
 def dtype(label: str, value: Any, only: tf.DType) -> tf.DType:
   """The one dtype that is supported."""
   try:
-    found = tf.as_dtype(value)
-  except TypeError as error:
-    raise ValueError(f"{label} must be {only.name}: got {value!r}") from error
-  if found != only:
-    raise ValueError(f"{label} must be {only.name}: got {found.name}")
-  return found
+    given = tf.as_dtype(value)
+  except (AttributeError, KeyError, TypeError, ValueError) as error:
+    raise ValueError(f"{label} must be {only.name}: got {found(value)}") from error
+  if given != only:
+    raise ValueError(f"{label} must be {only.name}: got {given.name}")
+  return given
 
 
 def distribution_strategy(value: Any) -> str:
@@ -134,7 +141,7 @@ def hyperparameter(label: str, value: Any, low: float, high: float, high_allowed
       raise ValueError(f"{label} must be a float tensor: got {value.dtype.name}")
     return value
   if not isinstance(value, float):
-    raise ValueError(f"{label} is not float or tf.Tensor: got {type(value).__name__} {value!r}")
+    raise ValueError(f"{label} is not float or tf.Tensor: got {found(value)}")
   if math.isnan(value):
     raise ValueError(f"{label} is not a number: got {value}")
   if value < low:
@@ -147,7 +154,7 @@ def hyperparameter(label: str, value: Any, low: float, high: float, high_allowed
 def number(label: str, value: Any, low: float, *, low_allowed: bool = True) -> float:
   """A finite int or float of at least, or above, `low`."""
   if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-    raise ValueError(f"{label} is not a number: got {type(value).__name__} {value!r}")
+    raise ValueError(f"{label} is not a number: got {found(value)}")
   value = float(value)
   if not math.isfinite(value):
     raise ValueError(f"{label} is not a finite number: got {value}")
@@ -168,13 +175,35 @@ def path(label: str, value: Any) -> str:
   return value
 
 
+def _integers(label: str, value: Any, expected: str) -> np.ndarray:
+  """Integers of any shape, exactly: NumPy would make float64 of a list that holds both 1 and 2^63."""
+  try:
+    array = np.asarray(value)
+  except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    raise ValueError(f"{label} must be {expected}: got {found(value)} ({error})") from error
+  if array.dtype.kind in "iu":
+    return array
+  if array.size == 0:
+    return array.astype(np.int64)
+  if isinstance(value, (list, tuple, int)) and array.dtype.kind in "fO":
+    array = np.asarray(value, dtype=object)
+    if all(isinstance(item, numbers.Integral) and not isinstance(item, (bool, np.bool_)) for item in array.flat):
+      low, high = min(array.flat), max(array.flat)
+      for outside in [item for item in (low, high) if not -(2**63) <= item < 2**64]:
+        raise ValueError(f"{label} must be 64-bit integers, -2^63 to 2^64 - 1: got {outside}")
+      if low < 0 and high >= 2**63:
+        raise ValueError(
+          f"{label} must be all int64 or all uint64: got {low} and {high} in one list (an id from 2^63 on is the int64 id "
+          "less 2^64)"
+        )
+      return array.astype(np.uint64 if high >= 2**63 else np.int64)
+  what = found(value) if array.dtype == object else f"dtype {array.dtype}"
+  raise ValueError(f"{label} must be {expected}: got {what}")
+
+
 def keys(value: Any) -> np.ndarray:
   """Integer keys of any shape as an int64 array; uint64 by bit pattern, smaller types by value."""
-  array = np.asarray(value)
-  if array.size == 0 and array.dtype.kind not in "iu":
-    array = array.astype(np.int64)
-  if array.dtype.kind not in "iu":
-    raise ValueError(f"keys must be integers: got dtype {array.dtype}")
+  array = _integers("keys", value, "integers")
   return array.view(np.int64) if array.dtype == np.uint64 else array.astype(np.int64)
 
 
@@ -182,8 +211,8 @@ def rows(table: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
   """float32 values of just this shape."""
   try:
     array = np.asarray(value, dtype=np.float32)
-  except (TypeError, ValueError) as error:
-    raise ValueError(f"values for table '{table}' must be numbers: {error}") from error
+  except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+    raise ValueError(f"values for table '{table}' must be numbers: got {found(value)} ({error})") from error
   if array.shape != shape:
     raise ValueError(
       f"values for table '{table}' must have shape {list(shape)} (the keys' shape and the dimension): got {list(array.shape)}"
@@ -207,19 +236,101 @@ def ids(table: str, value: Any) -> Any:
 
 def dense_ids(table: str, value: Any) -> tf.Tensor:
   """Dense ids of dtype int64, int32 or uint64 as a tensor."""
+  label = f"ids of table '{table}'"
   if not is_tensor(value):
-    try:
-      array = np.asarray(value)
-      value = array.astype(np.int64) if array.size == 0 and array.dtype.kind == "f" else array
-    except (NotImplementedError, TypeError, ValueError):
-      pass  # a list that holds tensors
-    try:
-      value = tf.convert_to_tensor(value)
-    except (TypeError, ValueError) as error:
-      raise ValueError(f"ids of table '{table}' must be int64, int32 or uint64: {error}") from error
+    value = _stack(label, value) if _holds_tensors(value) else tf.constant(_integers(label, value, "int64, int32 or uint64"))
   if value.dtype.base_dtype not in ID_DTYPES:
-    raise ValueError(f"ids of table '{table}' must be int64, int32 or uint64: got {value.dtype.name}")
+    raise ValueError(f"{label} must be int64, int32 or uint64: got {value.dtype.name}")
   return tf.convert_to_tensor(value)
+
+
+def _holds_tensors(value: Any) -> bool:
+  return isinstance(value, (list, tuple)) and any(is_tensor(item) or _holds_tensors(item) for item in value)
+
+
+def _stack(label: str, value: Any) -> tf.Tensor:
+  try:
+    return tf.stack(value)
+  except (TypeError, ValueError) as error:
+    raise ValueError(f"{label} must be a tensor, or tensors of one type and shape: got {found(value)} ({error})") from error
+
+
+def scope_name(label: str, value: Any) -> str | None:
+  """None, or a name that TensorFlow takes for a name scope."""
+  if value is None:
+    return None
+  string(label, value, 0)
+  at_root = not tf.compat.v1.get_default_graph().get_name_scope()
+  if not _SCOPE.fullmatch(value) or (at_root and value[:1] in tuple("_\\/>-")):
+    raise ValueError(
+      f"{label} must be a TensorFlow name (letters, digits, and '_', '-', '/', '\\', '>' after the first character): got {value!r}"
+    )
+  return value
+
+
+def global_step(value: Any) -> Any:
+  """None, or a variable of the default graph."""
+  if value is None:
+    return None
+  if not isinstance(value, tf.Variable):
+    raise ValueError(f"global_step must be a variable, or None: got {found(value)}")
+  if getattr(value, "graph", None) is not tf.compat.v1.get_default_graph() and not _inside_a_function():
+    raise ValueError(f"global_step must be a variable of the graph in use: got {value.name} of another graph")
+  return value
+
+
+def _inside_a_function() -> bool:
+  return getattr(tf.compat.v1.get_default_graph(), "outer_graph", None) is not None
+
+
+def loss(value: Any) -> tf.Tensor:
+  """A float tensor."""
+  if not isinstance(value, tf.Tensor):
+    raise ValueError(f"loss must be a float tensor: got {found(value)}")
+  if not value.dtype.is_floating:
+    raise ValueError(f"loss must be a float tensor: got {value.name} of {value.dtype.name}")
+  return value
+
+
+def tensor_or_none(label: str, value: Any) -> Any:
+  """None, or a tensor or variable."""
+  if value is not None and not is_tensor(value):
+    raise ValueError(f"{label} must be a tensor, or None: got {found(value)}")
+  return value
+
+
+def scalar(label: str, value: Any) -> Any:
+  """A real number, or a scalar tensor or variable of a real type."""
+  if is_tensor(value):
+    if value.shape.rank not in (None, 0):
+      raise ValueError(f"{label} must be a number or a scalar tensor: got a tensor of shape {value.shape}")
+    if not (value.dtype.is_floating or value.dtype.is_integer):
+      raise ValueError(f"{label} must be a number or a scalar tensor: got a tensor of {value.dtype.name}")
+    return value
+  array = np.asarray(value) if isinstance(value, (numbers.Real, np.ndarray)) and not isinstance(value, (bool, np.bool_)) else None
+  if array is None or array.shape or array.dtype.kind not in "fiu":
+    raise ValueError(f"{label} must be a number or a scalar tensor: got {found(value)}")
+  return value
+
+
+def default_row(table: str, dimension: int, value: Any) -> tf.Tensor:
+  """A number or [dimension] numbers, as a float32 tensor of shape [] or [dimension]."""
+  label = f"default of a lookup in table '{table}'"
+  if _holds_tensors(value):
+    value = _stack(label, value)
+  elif not is_tensor(value):
+    try:
+      given, value = value, np.asarray(value)
+    except (NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+      raise ValueError(f"{label} must be numbers: got {found(value)} ({error})") from error
+    if value.dtype.kind not in "fiu":
+      raise ValueError(f"{label} must be numbers: got {found(given)} of dtype {value.dtype}")
+  if is_tensor(value) and not (value.dtype.is_floating or value.dtype.is_integer):
+    raise ValueError(f"{label} must be numbers: got a tensor of {value.dtype.name}")
+  row = tf.cast(tf.convert_to_tensor(value), tf.float32)
+  if row.shape.rank != 0 and not row.shape.is_compatible_with([dimension]):
+    raise ValueError(f"{label} must be a number or have shape [{dimension}]: got {row.shape}")
+  return row
 
 
 def max_norm(table: str, value: Any) -> float | None:
@@ -228,7 +339,7 @@ def max_norm(table: str, value: Any) -> float | None:
     return None
   number = isinstance(value, (numbers.Real, np.number)) and not isinstance(value, (bool, np.bool_))
   if not number or not 0 < float(value) < math.inf:
-    raise ValueError(f"max_norm of a lookup in table '{table}' must be a number above 0: got {value!r}")
+    raise ValueError(f"max_norm of a lookup in table '{table}' must be a number above 0: got {found(value)}")
   return float(value)
 
 
@@ -236,9 +347,13 @@ def padding_ids(table: str, value: Any) -> list[int]:
   """None, one id or a few: as int64 values."""
   if value is None:
     return []
-  found = np.asarray(value)
-  if found.dtype.kind not in "iu" or found.ndim > 1 or not 1 <= found.size <= MAX_PADDING_IDS:
+  try:
+    given = _integers("padding_id", value, "integers")
+  except ValueError:
+    given = None
+  if given is None or given.ndim > 1 or not 1 <= given.size <= MAX_PADDING_IDS:
     raise ValueError(
-      f"padding_id of a lookup in table '{table}' must be an integer or a list of 1 to {MAX_PADDING_IDS} of them: got {value!r}"
+      f"padding_id of a lookup in table '{table}' must be an integer or a list of 1 to {MAX_PADDING_IDS} of them: got "
+      f"{found(value)}"
     )
-  return [int(key) for key in keys(found.reshape(-1))]
+  return [int(key) for key in keys(given.reshape(-1))]

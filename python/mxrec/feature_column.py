@@ -132,7 +132,7 @@ def embedding_column(
     ValueError: not a categorical column, a sequence, not a table, arguments out of range.
   """
   if not isinstance(table, table_lib.EmbeddingTable):
-    raise ValueError(f"Invalid parameter type: table is {type(table).__name__}, expected a table of get_embedding_table")
+    raise ValueError(f"Invalid parameter type: table is {_validate.found(table)}, expected a table of get_embedding_table")
   if not isinstance(categorical_column, _CATEGORICAL) or isinstance(categorical_column, _SEQUENCE):
     raise ValueError(
       f"categorical_column of an embedding_column of table '{table.name}' must be a categorical column that is not a sequence: got "
@@ -140,7 +140,8 @@ def embedding_column(
     )
   if combiner not in _pooling.COMBINERS:
     raise ValueError(
-      f"combiner of an embedding_column of table '{table.name}' must be one of {', '.join(_pooling.COMBINERS)}: got {combiner!r}"
+      f"combiner of an embedding_column of table '{table.name}' must be one of {', '.join(_pooling.COMBINERS)}: got "
+      f"{_validate.found(combiner)}"
     )
   _validate.boolean("training", training)
   _validate.padding_ids(table.name, padding_id)

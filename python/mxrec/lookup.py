@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
@@ -43,24 +42,16 @@ def _default_row(table: table_lib.EmbeddingTable, default: Any) -> tf.Tensor:
   """[0] for zeros, else [dimension]."""
   if default is None:
     return tf.zeros([0], tf.float32)
-  if not _validate.is_tensor(default):
-    default = np.asarray(default)
-    if default.dtype.kind not in "fiu":
-      raise ValueError(f"default of a lookup in table '{table.name}' must be numbers: got dtype {default.dtype}")
-  default = tf.cast(tf.convert_to_tensor(default), tf.float32)
-  if default.shape.rank == 0:
-    return tf.fill([table.dimension], default)
-  if not default.shape.is_compatible_with([table.dimension]):
-    raise ValueError(
-      f"default of a lookup in table '{table.name}' must be a number or have shape [{table.dimension}]: got {default.shape}"
-    )
-  return default
+  row = _validate.default_row(table.name, table.dimension, default)
+  return tf.fill([table.dimension], row) if row.shape.rank == 0 else row
 
 
 def _check_pooling(table: str, ids: Any, weights: Any, combiner: str | None) -> str | None:
   """The combiner that holds for these ids (None: every id gets its own row); ValueError where an argument does not go with them."""
   if combiner is not None and combiner not in _pooling.COMBINERS:
-    raise ValueError(f"combiner of a lookup in table '{table}' must be one of {', '.join(_pooling.COMBINERS)}: got {combiner!r}")
+    raise ValueError(
+      f"combiner of a lookup in table '{table}' must be one of {', '.join(_pooling.COMBINERS)}: got {_validate.found(combiner)}"
+    )
   if _pooling.is_sparse(ids):
     return combiner or "mean"
   if _pooling.is_ragged(ids):
@@ -113,17 +104,20 @@ def embedding_lookup(
     ragged dimension (dense if that was the only one).
 
   Raises:
-    ValueError: not a table, a table of another graph, ids that are not integers, arguments that do not go with the ids' kind,
-      weights of another structure, max_norm or combiner out of range.
+    ValueError: not a table, a table or ids of another graph, ids that are not integers, arguments that do not go with the ids'
+      kind, weights of another structure, max_norm or combiner out of range; another argument is wrong.
   """
   if not isinstance(table, table_lib.EmbeddingTable):
-    raise ValueError(f"Invalid parameter type: table is {type(table).__name__}, expected a table of get_embedding_table")
+    raise ValueError(f"Invalid parameter type: table is {_validate.found(table)}, expected a table of get_embedding_table")
   _validate.boolean("training", training)
   max_norm = _validate.max_norm(table.name, max_norm)
   padding = _validate.padding_ids(table.name, padding_id)
+  _validate.scope_name("name", name)
   graph = tf.compat.v1.get_default_graph()
   if _graph.root(graph) is not table.graph:
     raise ValueError(f"table '{table.name}' belongs to another graph than the lookup; make it again after tf.reset_default_graph")
+  if isinstance(ids, tf.Tensor) and _graph.root(getattr(ids, "graph", graph)) is not table.graph:
+    raise ValueError(f"ids of table '{table.name}' must be a tensor of the table's graph: got {ids.name} of another graph")
   with tf.compat.v1.name_scope(name, f"lookup_{table.name}"):
     ids = _validate.ids(table.name, ids)
     combiner = _check_pooling(table.name, ids, weights, combiner)

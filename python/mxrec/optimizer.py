@@ -7,19 +7,37 @@ all its lookups and updates each row once.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from mxrec import _branches, _graph, _loader, _pooling
+from mxrec import _branches, _graph, _loader, _pooling, _validate
 from mxrec import table as table_lib
+
+_HYPER_NAMES = {  # for messages: the arguments that hyperparameters come from; kinds that are not here have their own checks
+  "adam": ("learning_rate", "beta1", "beta2", "epsilon"),
+  "momentum": ("learning_rate", "momentum"),
+  "rmsprop": ("learning_rate", "decay", "momentum", "epsilon"),
+  "rmsprop_centered": ("learning_rate", "decay", "momentum", "epsilon"),
+  "adadelta": ("learning_rate", "rho", "epsilon"),
+  "ftrl": (
+    "learning_rate",
+    "learning_rate_power",
+    "l1_regularization_strength",
+    "l2_regularization_strength",
+    "l2_shrinkage_regularization_strength",
+    "beta",
+  ),
+}
+_VARIABLE_UPDATE = re.compile(r"(Resource)?(Sparse)?Apply[A-Z].*|(Resource)?Scatter(Add|Sub)")
 
 
 @dataclasses.dataclass(frozen=True)
 class RowRule:
-  """A kind of row update that the engine knows, with its hyperparameters in the engine's order (floats or scalar tensors)."""
+  """A kind of row update that the engine knows, with its hyperparameters in the engine's order (numbers or scalar tensors)."""
 
   kind: str  # "sgd", "adagrad", ...
   hyper: tuple[Any, ...]  # the first is the learning rate
@@ -80,7 +98,13 @@ class RowGradient:
 
   def _checked(self, values: Any) -> tf.Tensor:
     dim = self.record.table.dimension
-    values = tf.convert_to_tensor(values)
+    given = values
+    try:
+      values = tf.convert_to_tensor(given)
+    except (TypeError, ValueError) as error:
+      raise ValueError(
+        f"gradient for table '{self.record.table.name}' must be a float32 tensor: got {_validate.found(given)}"
+      ) from error
     if values.dtype.base_dtype != tf.float32:
       raise ValueError(f"gradient for table '{self.record.table.name}' must be float32: got {values.dtype.name}")
     if not values.shape.is_compatible_with([None, dim]):
@@ -146,11 +170,21 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
 
   Raises:
     NotImplementedError: a "variable" that is not looked-up rows.
-    ValueError: no pairs; no gradient at all; rows given twice; wrong dtype or shape; a lookup that cannot be trained.
+    ValueError: not pairs; no pairs; no gradient at all; rows given twice; wrong dtype or shape; a lookup that cannot be trained.
   """
+  if not isinstance(pairs, Iterable):
+    raise ValueError(f"grads_and_vars must be pairs (gradient, rows): got {_validate.found(pairs)}")
   pairs = list(pairs)
   if not pairs:
-    raise ValueError("No variables provided.")
+    raise ValueError("No variables provided: grads_and_vars is empty, expected pairs (gradient, rows)")
+  for place, pair in enumerate(pairs):
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+      raise ValueError(f"grads_and_vars[{place}] must be a pair (gradient, rows): got {_validate.found(pair)}")
+    if not _validate.is_tensor(pair[1]):
+      raise ValueError(
+        f"grads_and_vars[{place}] must be a pair (gradient, rows) with rows of get_sparse_embedding(): got "
+        f"{_validate.found(pair[1])}"
+      )
   found = []
   for gradient, rows in pairs:
     record = find_lookup(rows)
@@ -172,9 +206,9 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
   return found
 
 
-def _scalar(value: Any) -> tf.Tensor:
+def _scalar(label: str, value: Any) -> tf.Tensor:
   value = value() if callable(value) else value
-  return tf.cast(tf.convert_to_tensor(value), tf.float32)
+  return tf.cast(tf.convert_to_tensor(_validate.scalar(label, value)), tf.float32)
 
 
 def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[tf.Operation]:
@@ -182,7 +216,11 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
   by_table: dict[str, list[RowGradient]] = {}
   for gradient in gradients:
     by_table.setdefault(gradient.record.table.name, []).append(gradient)
-  hyper = [_scalar(value) for value in rule.hyper]
+  labels = _HYPER_NAMES.get(rule.kind, ("learning_rate",))
+  hyper = [
+    _scalar(f"{labels[place] if place < len(labels) else f'hyperparameter {place}'} of the optimizer", value)
+    for place, value in enumerate(rule.hyper)
+  ]
   registry = table_lib.registry(gradients[0].record.graph) if gradients else None
   for table_name in rule.multipliers:
     if registry is not None and table_name not in registry.tables:
@@ -192,10 +230,11 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
   updates = []
   scope = f"mxrec{name}" if name.startswith("_") else name  # TensorFlow's names of ops do not begin with "_"
   for table_name, parts in by_table.items():
-    table_lib.registry(parts[0].record.graph).trained.add(table_name)
+    _loader.note_table_update(parts[0].record.table.handle.op.name)
     table_hyper = hyper
     if table_name in rule.multipliers:
-      table_hyper = [hyper[0] * _scalar(rule.multipliers[table_name]), *hyper[1:]]
+      multiplier = _scalar(f"learning_rate_multipliers['{table_name}']", rule.multipliers[table_name])
+      table_hyper = [hyper[0] * multiplier, *hyper[1:]]
     outputs = [part.outputs for part in parts]
     shares = [part.shares() for part in parts]
     updates.append(
@@ -259,3 +298,12 @@ def rows_behind(loss: tf.Tensor) -> list[tf.Tensor]:
     if record.training:
       _check_place(record)
   return [record.rows for record in found]
+
+
+def variables_without_update(loss: tf.Tensor) -> list[tf.Variable]:
+  """Trainable variables that a loss depends on and that no op of a TensorFlow optimizer updates, in creation order."""
+  graph = loss.graph
+  updated = {op.inputs[0].op for op in graph.get_operations() if _VARIABLE_UPDATE.fullmatch(op.type)}
+  reached = _graph.ancestors([loss.op])
+  variables = graph.get_collection(tf.compat.v1.GraphKeys.TRAINABLE_VARIABLES)
+  return [variable for variable in variables if variable.op in reached and variable.op not in updated]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _validate, optimizer
+from mxrec import _graph, _validate, optimizer
 
 
 class RowOptimizer(tf.compat.v1.train.Optimizer):
@@ -32,13 +33,87 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
     """The engine's rule with the hyperparameters of now."""
     raise NotImplementedError(f"{type(self).__name__}.row_rule")
 
-  def compute_gradients(self, loss: Any, var_list: Any = None, *args: Any, **kwargs: Any) -> list[tuple[Any, tf.Tensor]]:
-    """As tf.compat.v1.train.Optimizer.compute_gradients; `var_list` None means the looked-up rows that the loss depends on."""
+  def minimize(
+    self,
+    loss: Any,
+    global_step: Any = None,
+    var_list: Any = None,
+    gate_gradients: int = tf.compat.v1.train.Optimizer.GATE_OP,
+    aggregation_method: int | None = None,
+    colocate_gradients_with_ops: bool = False,
+    name: str | None = None,
+    grad_loss: Any = None,
+  ) -> tf.Operation:
+    """Trains the tables that `loss` depends on: `compute_gradients`, then `apply_gradients`.
+
+    Trainable variables that the loss depends on stay as they are; when no op of another optimizer updates them yet, one warning
+    says so. `var_list=mxrec.get_sparse_embedding()` says that it is meant.
+
+    Args:
+      loss: scalar float32 tensor.
+      global_step: variable that is incremented after the updates.
+      var_list: looked-up rows; None: those that the loss depends on.
+      gate_gradients: as in tf.compat.v1.train.Optimizer.
+      aggregation_method: the same.
+      colocate_gradients_with_ops: the same.
+      name: name of the op.
+      grad_loss: tensor with the gradient of the loss; None: 1.
+
+    Returns:
+      The train op.
+
+    Raises:
+      NotImplementedError: a variable in `var_list`.
+      ValueError: an argument is wrong; the loss depends on no rows; a lookup inside a loop or function.
+    """
+    _validate.global_step(global_step)
+    _validate.scope_name("name", name)
     if var_list is None:
-      var_list = optimizer.rows_behind(loss)
-      if not var_list:
-        raise ValueError("the loss depends on no looked-up rows of a table: No variables to optimize.")
-    return super().compute_gradients(loss, var_list, *args, **kwargs)
+      var_list = self._rows_of(loss)
+    return super().minimize(
+      loss, global_step, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, name, grad_loss
+    )
+
+  def compute_gradients(
+    self,
+    loss: Any,
+    var_list: Any = None,
+    gate_gradients: int = tf.compat.v1.train.Optimizer.GATE_OP,
+    aggregation_method: int | None = None,
+    colocate_gradients_with_ops: bool = False,
+    grad_loss: Any = None,
+  ) -> list[tuple[Any, Any]]:
+    """The pairs (gradient, rows) for `apply_gradients`; arguments as for `minimize`."""
+    _validate.loss(loss)
+    _validate.boolean("colocate_gradients_with_ops", colocate_gradients_with_ops)
+    _validate.tensor_or_none("grad_loss", grad_loss)
+    if var_list is None:
+      var_list = self._rows_of(loss)
+    items = tf.nest.flatten(var_list)
+    if not items:
+      raise ValueError("No variables to optimize: var_list is empty, expected looked-up rows")
+    for item in items:
+      if not _validate.is_tensor(item):
+        raise ValueError(f"var_list must hold looked-up rows, as get_sparse_embedding() returns: got {_validate.found(item)}")
+    return super().compute_gradients(loss, var_list, gate_gradients, aggregation_method, colocate_gradients_with_ops, grad_loss)
+
+  def _rows_of(self, loss: Any) -> list[tf.Tensor]:
+    """The rows that a loss depends on; warns of variables that it depends on too."""
+    rows = optimizer.rows_behind(_validate.loss(loss))
+    if not rows:
+      raise ValueError("loss depends on no looked-up rows of a table: No variables to optimize.")
+    left_alone = optimizer.variables_without_update(loss)
+    kind = type(self).__name__
+    if left_alone and _graph.registry(loss.graph).first_warning("variables", kind):
+      warnings.warn(
+        f"{kind} trains tables only: {len(left_alone)} trainable variables that the loss depends on (first: "
+        f"{left_alone[0].name}) are not trained by it. Use mxrec.minimize(loss, optimizer) with a TensorFlow optimizer for "
+        "everything, or make a TensorFlow optimizer's train op for the variables first and run both; "
+        "var_list=mxrec.get_sparse_embedding() says that it is meant",
+        UserWarning,
+        stacklevel=3,
+      )
+    return rows
 
   def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> tf.Operation:
     """Updates tables.
@@ -53,8 +128,10 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
 
     Raises:
       NotImplementedError: a variable, or a tensor that is not looked-up rows.
-      ValueError: no gradient at all; wrong shape or dtype; a lookup inside a loop or function.
+      ValueError: an argument is wrong; no gradient at all; wrong shape or dtype; a lookup inside a loop or function.
     """
+    _validate.global_step(global_step)
+    _validate.scope_name("name", name)
     gradients = optimizer.row_gradients(grads_and_vars)
     name = name or self.get_name()
     return optimizer.finish(optimizer.apply_rows(gradients, self.row_rule(), name), global_step, name)

@@ -59,13 +59,13 @@ class EmbeddingTableSaver:
       ValueError: not a list, an empty one, not tables, tables of several graphs, one table twice.
     """
     if not isinstance(emb_tables, list):
-      raise ValueError(f"Invalid parameter type: emb_tables is {type(emb_tables).__name__}, expected a list of tables")
+      raise ValueError(f"Invalid parameter type: emb_tables is {_validate.found(emb_tables)}, expected a list of tables")
     if not emb_tables:
       raise ValueError("emb_tables is empty: give at least one table")
     for place, table in enumerate(emb_tables):
       if not isinstance(table, table_lib.EmbeddingTable):
         raise ValueError(
-          f"Invalid parameter type: emb_tables[{place}] is {type(table).__name__}, expected a table of get_embedding_table"
+          f"Invalid parameter type: emb_tables[{place}] is {_validate.found(table)}, expected a table of get_embedding_table"
         )
       if table.graph is not emb_tables[0].graph:
         raise ValueError(f"tables '{emb_tables[0].name}' and '{table.name}' belong to different graphs")
@@ -93,10 +93,10 @@ class EmbeddingTableSaver:
       tf.errors.OpError: writing failed; names file and cause.
       KeyboardInterrupt: Ctrl-C stops the save between two blocks; nothing was published.
     """
-    sess = _session.resolve(sess)
+    sess = _session.resolve(sess, "sess")
     directory = os.path.abspath(_validate.path("save_path", save_path))
     step = _validate.integer("global_step", global_step, 0, _validate.MAX_STEP)
-    _checks.run(self._tables[0].graph, savers=True)
+    _checks.run(self._tables[0].graph)
     self._run(sess, self._ops.save, directory, step, {self._ops.keep: self._keep})
     return os.path.join(directory, f"mxrec-{step}")
 
@@ -114,7 +114,7 @@ class EmbeddingTableSaver:
       tf.errors.NotFoundError: no such folder, step or table; lists what there is.
       tf.errors.DataLossError: a file is damaged; names file and block.
     """
-    sess = _session.resolve(sess)
+    sess = _session.resolve(sess, "sess")
     directory = os.path.abspath(_validate.path("save_path", save_path))
     step = -1 if global_step is None else _validate.integer("global_step", global_step, 0, _validate.MAX_STEP)
     report = json.loads(self._run(sess, self._ops.load, directory, step, {}))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import numbers
 
-from mxrec import _loader
+from mxrec import _loader, _validate
 
 
 def set_clock(seconds: float | None) -> None:
@@ -18,8 +19,8 @@ def set_clock(seconds: float | None) -> None:
   """
   if seconds is None:
     milliseconds = -1
-  elif isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 2**53:
-    raise ValueError(f"seconds must be a number from 0 on, or None: got {seconds!r}")
+  elif isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 <= seconds < 2**53:
+    raise ValueError(f"seconds must be a number from 0 on, or None: got {_validate.found(seconds)}")
   else:
     milliseconds = round(seconds * 1000)
   set_ms = _loader.c_library().mxrec_set_clock_ms

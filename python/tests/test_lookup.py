@@ -255,3 +255,18 @@ def test_byte_cap_stops_a_batch_as_a_whole(sess):
     model.step(sess, np.arange(100000))
   assert model.table.size(sess) == 100
   np.testing.assert_array_equal(model.table.lookup_numpy(np.arange(100), sess), before)
+
+
+def test_python_lists_with_ids_on_both_sides_of_two_to_the_63_are_exact(sess):
+  """NumPy makes float64 of such a list, and neighbouring ids would become one."""
+  emb_table = helpers.table(dimension=2)
+  ids = [2**63 + 1, 2**63, 1, 2**64 - 1]
+  bits = [(key - 2**64 if key >= 2**63 else key) for key in ids]
+  emb_table.insert(ids, np.arange(8).reshape(4, 2), session=sess)
+  assert sorted(helpers.contents(emb_table, sess)) == sorted(bits)
+  expected = emb_table.lookup_numpy(np.array(bits), sess)
+  np.testing.assert_array_equal(emb_table.lookup_numpy(ids, sess), expected)
+  np.testing.assert_array_equal(emb_table.lookup_numpy([[key] for key in ids], sess)[:, 0], expected)
+  np.testing.assert_array_equal(sess.run(mxrec.embedding_lookup(emb_table, ids)), expected)
+  np.testing.assert_array_equal(sess.run(mxrec.embedding_lookup(emb_table, [tuple(ids)])), expected[None])
+  assert emb_table.erase(ids[:1], session=sess) == 1 and emb_table.size(sess) == 3

@@ -727,7 +727,11 @@ def test_lookups_updates_saves_and_evictions_may_overlap(tmp_path):
 def test_only_the_plain_c_functions_are_visible():
   out = subprocess.run(["nm", "-D", "--defined-only", ops_harness.LIBRARY], check=True, capture_output=True, text=True).stdout
   names = {line.split()[-1] for line in out.splitlines()}
-  assert names == {"mxrec_" + n for n in ("version", "set_clock_ms", "now_ms", "set_log_level", "set_log_sink", "tolerance")}
+  functions = (
+    *("version", "set_clock_ms", "now_ms", "set_log_level", "set_log_sink", "tolerance", "note_table", "note_table_update"),
+    *("set_interrupt_rule", "raise_interrupt", "set_progress_delay_ms"),
+  )
+  assert names == {"mxrec_" + name for name in functions}
 
 
 def test_the_library_needs_only_tensorflow_highway_and_isal():

@@ -103,11 +103,11 @@ def test_group_ftrl_sets_whole_rows_to_zero(sess):
 
 def run_pair(sess, optimizer_of_variable, optimizer_of_table, batches="distinct", steps=STEPS):
   """Rows of a variable and of a table after the same steps."""
-  pair = Pair(optimizer_of_variable, optimizer_of_table)
+  pair = Pair(optimizer_of_variable, 5, optimizer_of_table)
   rng = np.random.RandomState(8)
   every = np.arange(Pair.ROWS)
   make_ids = {"distinct": lambda: rng.permutation(Pair.ROWS)[:8], "every row": lambda: every}[batches]
-  return pair.run(sess, [(ids, rng.randn(len(ids), Pair.DIM).astype(np.float32)) for ids in (make_ids() for _ in range(steps))])
+  return pair.run(sess, [(ids, rng.randn(len(ids), pair.DIM).astype(np.float32)) for ids in (make_ids() for _ in range(steps))])
 
 
 def test_group_ftrl_without_groups_is_tensorflows_ftrl(sess):
@@ -321,8 +321,8 @@ def test_wrong_options_are_refused(sess):
   refused("l2_regularization is not a finite number", l2_regularization=float("nan"))
   refused("row_clip_norm must be above 0", row_clip_norm=0)
   refused("keyed by tables or their names: got int", learning_rate_multipliers={3: 1.0})
-  refused("multiplier of 'a' is less than 0", learning_rate_multipliers={"a": -1})
-  refused("multiplier of 'a' must be a scalar", learning_rate_multipliers={"a": tf.constant([1.0])})
+  refused(r"multipliers\['a'\] is less than 0", learning_rate_multipliers={"a": -1})
+  refused(r"multipliers\['a'\] must be a scalar", learning_rate_multipliers={"a": tf.constant([1.0])})
   unknown = mxrec.sparse_optimizer(tf.train.GradientDescentOptimizer(0.1), learning_rate_multipliers={"typo": 1.0})
   with pytest.raises(ValueError, match="names table 'typo', which is not there: tables are \\['t'\\]"):
     mxrec.minimize(tf.reduce_sum(mxrec.embedding_lookup(helpers.table(), [1])), unknown)

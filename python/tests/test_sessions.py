@@ -263,3 +263,27 @@ def test_d_27_lookups_updates_saves_and_evictions_from_many_threads(tmp_path):
     saver.load(session, str(tmp_path))
     values = model.table.export(session)[1]
     assert np.isfinite(values).all()
+
+
+def test_stats_of_all_tables_take_one_run_of_the_session(monkeypatch):
+  tables = [helpers.table(f"table_{i}") for i in range(20)]
+  with tf.Session() as session:
+    tables[3].insert([1, 2], session=session)
+    runs = []
+    run = session.run
+    monkeypatch.setattr(session, "run", lambda *arguments: runs.append(1) or run(*arguments))
+    found = mxrec.stats(session)
+    assert len(runs) == 1
+    assert list(found) == [f"table_{i}" for i in range(20)]
+    assert found["table_3"]["rows"] == 2 and found["table_4"]["rows"] == 0
+    monkeypatch.undo()
+    assert found == {emb_table.name: emb_table.stats(session) for emb_table in tables}
+    assert mxrec.stats() == found  # the default session
+
+
+def test_stats_of_all_tables_work_in_a_monitored_session_and_without_tables():
+  with tf.Session() as session:
+    assert mxrec.stats(session) == {}
+  helpers.table("one")
+  with tf.train.MonitoredTrainingSession() as session:
+    assert list(mxrec.stats(session)) == ["one"]

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "tensorflow/core/common_runtime/optimization_registry.h"
-#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/control_flow.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tf/graph/table_nodes.h"
 
 namespace mxrec {
 namespace {
@@ -22,35 +22,6 @@ using tensorflow::ControlFlowInfo;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
-
-bool IsApply(const Node& node) { return node.type_string() == "MxrecApply"; }
-bool IsReader(const Node& node) {
-  const std::string_view type = node.type_string();
-  return type == "MxrecLookup" || type == "MxrecTableFind" || type == "MxrecTableExport";
-}
-bool IsSwitchLike(const Node& node) { return node.IsSwitch() || node.type_string() == "_SwitchN"; }
-
-// The table a reader or apply works on, as text: container and shared name of its handle op, or the name of whatever else its
-// handle comes from (an argument of a function).
-std::string TableOf(const Node* node) {
-  // Handles pass through few ops; the bound only guards against a loop.
-  for (int steps = 0; steps < 64; ++steps) {
-    const Edge* handle = nullptr;
-    if (!node->input_edge(0, &handle).ok()) break;
-    const Node* source = handle->src();
-    if (source->type_string() == "MxrecTable") {
-      std::string container, name;
-      if (!tensorflow::GetNodeAttr(source->attrs(), "container", &container).ok()) container.clear();
-      if (!tensorflow::GetNodeAttr(source->attrs(), "shared_name", &name).ok() || name.empty()) name = source->name();
-      return container + '\n' + name;
-    }
-    const bool passes_on =
-        source->IsIdentity() || source->IsEnter() || source->IsExit() || IsSwitchLike(*source) || source->IsMerge();
-    if (!passes_on) return '\n' + source->name() + ':' + std::to_string(handle->src_output());
-    node = source;
-  }
-  return '\n' + node->name();
-}
 
 // Branches: which branches of conds a node lies in, as a sorted list of (predicate, branch). A node is skipped only if one of its
 // branches is. Interned, because most nodes share few lists.
