@@ -90,7 +90,7 @@ def test_the_wheel_holds_the_package_and_nothing_of_the_tree_beside_it(wheel):
   outside = {n for n in names if ".dist-info" not in n and not n.startswith("mxrec/")}
   assert {re.sub(r"^mxrec-[0-9.]+\.data/", "", n) for n in outside} == {"scripts/mxrec-ckpt"}, outside
   assert "mxrec/__init__.py" in names
-  assert "mxrec/py.typed" in names
+  assert "mxrec/py.typed" in names and "mxrec/__init__.pyi" in names
   assert "mxrec/_lib/libmxrec_tf.so" in names
   strays = [n for n in names if re.search(r"__pycache__|_test\.|/test_|CMakeLists|/include/|\.a$", n)]
   assert strays == []
