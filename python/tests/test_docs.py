@@ -14,7 +14,11 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
-PAGES = [ROOT / name for name in ("README.md", "examples/data/README.md", "docs/errors.md", "docs/differences.md")] + GUIDE
+PAGES = sorted(
+  page
+  for folder in (ROOT, *(ROOT / name for name in ("docs", "examples", "mxrec", "tf", "tools", "bench", "fuzz", "tests", "python")))
+  for page in (folder.glob("*.md") if folder == ROOT else folder.rglob("*.md"))
+)
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
@@ -68,6 +72,39 @@ def test_every_relative_link_leads_to_a_file(page: pathlib.Path) -> None:
   links = [link for link in _LINK.findall(page.read_text(encoding="utf-8")) if not link.startswith(("http:", "https:"))]
   missing = [link for link in links if not (page.parent / link).exists()]
   assert not missing, f"{page.relative_to(ROOT)} links to {missing}"
+
+
+def test_all_documentation_is_looked_at() -> None:
+  names = {str(page.relative_to(ROOT)) for page in PAGES}
+  assert names >= {
+    "README.md",
+    "HACKING.md",
+    "CHANGELOG.md",
+    "docs/architecture.md",
+    "docs/numerics.md",
+    "docs/formats/checkpoint.md",
+  }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_blocks_are_run_somewhere(page: pathlib.Path) -> None:
+  """Guide pages run as they are, the README's block is an example file; other pages hold no Python that nothing runs."""
+  assert page in GUIDE or page == ROOT / "README.md" or not python_blocks(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_that_a_page_names_exists(page: pathlib.Path) -> None:
+  """Paths in backquotes that begin with a folder of the tree."""
+  named = re.findall(
+    r"`((?:docs|mxrec|tf|python|scripts|tests|bench|cmake|examples|requirements)/[\w./-]+\.\w+)`", page.read_text(encoding="utf-8")
+  )
+  built = ("bench/out/", "examples/out/")
+  missing = [name for name in named if not (ROOT / name).exists() and not name.startswith(built)]
+  assert not missing, f"{page.relative_to(ROOT)} names {missing}"
+
+
+def test_the_cpp_example_stays_short() -> None:
+  assert len((ROOT / "examples" / "cpp" / "train.cc").read_text(encoding="utf-8").splitlines()) <= 30
 
 
 def quoted_texts() -> list[str]:
