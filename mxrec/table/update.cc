@@ -16,23 +16,26 @@
 
 #include "mxrec/kernels/float_mode.h"
 #include "mxrec/kernels/non_finite.h"
+#include "mxrec/table/occurrences.h"
 #include "mxrec/table/scratch.h"
 #include "mxrec/table/table_impl.h"
 
 namespace mxrec {
 namespace {
 
-constexpr uint32_t kInsertAhead = 24;  // new keys whose buckets are fetched before they are needed
-constexpr size_t kBlock = 64;          // rows handed to the updater at once
-constexpr size_t kRowLinesAhead = 2;   // blocks whose rows are prefetched before they are needed
+constexpr uint32_t kInsertAhead = 24;   // new keys whose buckets are fetched before they are needed
+constexpr uint32_t kRecordsAhead = 16;  // freed rows that are fetched before they are filled
+constexpr size_t kSlice = 16384;        // keys that one task goes through
+constexpr size_t kBlock = 64;           // rows handed to the updater at once
+constexpr size_t kRowLinesAhead = 2;    // blocks whose rows are prefetched before they are needed
 
 // What becomes of a key whose handle the lookup did not know (or may not be trusted).
 enum class Fate : uint8_t { kHasRow, kNewRow, kAdmit, kCount, kNewCandidate, kForget };
 
 struct UpdateScratch {
   std::vector<uint64_t> all_keys, keys;
-  std::vector<uint32_t> handles, counts, pending, offsets, fill, occurrences;
-  std::vector<float> scales;       // of the occurrences
+  std::vector<uint32_t> handles, counts, pending;
+  OccurrenceSort occurrences;
   std::vector<int32_t> merged_of;  // of each part's keys, one part after the other
   std::vector<const float*> first_rows;
   std::vector<Fate> fates;
@@ -44,34 +47,45 @@ struct BlockScratch {
   std::vector<float> sums;
 };
 
-// Collects new rows whose first values are to be generated; rows that lie one behind the other are done in one call.
+// Collects new rows whose first values are to be generated: a block of them costs little more than one.
 class NewRows {
  public:
-  NewRows(const Table::Impl* impl, uint64_t now_ms) : impl_(*impl), now_ms_(now_ms) {}
+  NewRows(const Table::Impl* impl, uint64_t now_ms) : impl_(*impl), now_ms_(now_ms), adjoining_(true) {}
   void Add(uint64_t key, char* row) {
-    if (count_ == kBlock || (count_ > 0 && row != rows_ + count_ * impl_.layout.stride_bytes())) Flush();
-    if (count_ == 0) rows_ = row;
+    if (count_ == kBlock) Flush();
+    adjoining_ = adjoining_ && (count_ == 0 || row == rows_[count_ - 1] + impl_.layout.stride_bytes());
+    rows_[count_] = row;
     keys_[count_++] = key;
   }
   void Flush() {
     if (count_ == 0) return;
     const RowLayout& layout = impl_.layout;
-    GenerateFirstRows(impl_.options.initializer, impl_.options.seed, keys_, count_, layout.dim, reinterpret_cast<float*>(rows_),
-                      layout.stride_bytes() / sizeof(float));
+    const auto generate = [&](float* to, size_t stride) {
+      GenerateFirstRows(impl_.options.initializer, impl_.options.seed, keys_, count_, layout.dim, to, stride);
+    };
+    if (adjoining_) {
+      generate(reinterpret_cast<float*>(rows_[0]), layout.stride_bytes() / sizeof(float));
+    } else {
+      float* values = Ensure(&scratch_->sums, kBlock * layout.dim);
+      generate(values, layout.dim);
+      for (size_t i = 0; i < count_; ++i) std::memcpy(rows_[i], values + i * layout.dim, layout.dim * sizeof(float));
+    }
     for (size_t i = 0; i < count_; ++i) {
-      char* row = rows_ + i * layout.stride_bytes();
-      impl_.InitSlots(row);
-      layout.SetCount(row, 0);
-      layout.SetTime(row, now_ms_);
+      impl_.InitSlots(rows_[i]);
+      layout.SetCount(rows_[i], 0);
+      layout.SetTime(rows_[i], now_ms_);
     }
     count_ = 0;
+    adjoining_ = true;
   }
 
  private:
   const Table::Impl& impl_;
   uint64_t now_ms_;
+  bool adjoining_;  // each row right behind the one before
   size_t count_ = 0;
-  char* rows_ = nullptr;
+  ScratchLease<BlockScratch> scratch_;
+  char* rows_[kBlock];
   uint64_t keys_[kBlock];
 };
 
@@ -123,10 +137,6 @@ class Updating {
  private:
   std::string Where(size_t part) const { return "table " + impl_.options.name + ", part " + std::to_string(part); }
 
-  // Gradients of a part, and the rows of `values` that they are made from.
-  static size_t Occurrences(const UpdatePart& part) { return part.dense ? part.keys.size() : part.index.size(); }
-  static size_t ValueRows(const UpdatePart& part) { return part.value_rows.empty() ? Occurrences(part) : part.value_count; }
-
   // What a part says about shared rows of values.
   Status ValidateShared(const UpdatePart& part, size_t p) const {
     const size_t shared = part.value_rows.size(), scales = part.scales.size(), expected = part.dense ? 0 : part.index.size();
@@ -156,15 +166,21 @@ class Updating {
       }
       if (part.generation != now && !part.keys.empty()) stale_ = true;
       const uint64_t allocated = impl_.rows.allocated();
+      const auto names_no_row = [allocated](uint32_t handle) { return (handle & kCandidateBit) == 0 && handle >= allocated; };
+      bool wrong = false;
       for (const uint32_t handle : part.handles) {
-        if ((handle & kCandidateBit) != 0 || handle < allocated || part.generation != now) continue;
+        wrong |= names_no_row(handle);
+        some_never_trained_ |= handle == kNeverTrained;
+      }
+      if (wrong && part.generation == now) {
+        const uint32_t handle = *std::find_if(part.handles.begin(), part.handles.end(), names_no_row);
         return InvalidArgumentError(Where(p) + ": handle " + std::to_string(handle) + " names no row; the table has handed out " +
                                     std::to_string(allocated));
       }
       MXREC_RETURN_IF_ERROR(ValidateShared(part, p));
       total += part.keys.size();
-      gradients += Occurrences(part);
-      values += ValueRows(part);
+      gradients += OccurrenceCount(part);
+      values += ValueRowCount(part);
       scaled_ = scaled_ || !part.scales.empty();
     }
     if (total > 0x7FFFFFFFu || gradients > 0x7FFFFFFFu || values > 0x7FFFFFFFu) {
@@ -176,14 +192,24 @@ class Updating {
 
   // Fills shard_begin_ for keys that come shard by shard; false when they do not.
   bool FindShards(std::span<const uint64_t> keys) {
-    uint32_t shard = 0;
+    const size_t n = keys.size();
+    const auto shard_of = [keys](size_t i) { return ShardOfHash(KeyHash(keys[i])); };
+    std::atomic<bool> in_order{true};
     shard_begin_[0] = 0;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      const uint32_t s = ShardOfHash(KeyHash(keys[i]));
-      if (s < shard) return false;
-      while (shard < s) shard_begin_[++shard] = static_cast<uint32_t>(i);
-    }
-    while (shard < kShardCount) shard_begin_[++shard] = static_cast<uint32_t>(keys.size());
+    ForGroups(executor_, n, (n + kSlice - 1) / kSlice, [&](size_t slice) {
+      const size_t begin = slice * kSlice, end = std::min(n, begin + kSlice);
+      uint32_t shard = begin == 0 ? 0 : shard_of(begin - 1);
+      for (size_t i = begin; i < end; ++i) {
+        const uint32_t s = shard_of(i);
+        if (s < shard) {
+          in_order = false;
+          return;
+        }
+        while (shard < s) shard_begin_[++shard] = static_cast<uint32_t>(i);
+      }
+    });
+    if (!in_order) return false;
+    for (uint32_t shard = n == 0 ? 0 : shard_of(n - 1); shard < kShardCount;) shard_begin_[++shard] = static_cast<uint32_t>(n);
     return true;
   }
 
@@ -202,12 +228,15 @@ class Updating {
       identity_ = true;
       uint32_t* handles = Ensure(&s.handles, unique_);
       uint32_t* counts = Ensure(&s.counts, unique_);
-      for (size_t i = 0; i < unique_; ++i) handles[i] = Known(part.handles[i]);
-      if (part.counts.empty()) {
-        std::fill_n(counts, unique_, 1u);
-      } else {
-        std::copy_n(part.counts.data(), unique_, counts);
-      }
+      ForGroups(executor_, unique_, kShardCount, [&](size_t shard) {
+        const uint32_t begin = shard_begin_[shard], end = shard_begin_[shard + 1];
+        for (uint32_t i = begin; i < end; ++i) handles[i] = Known(part.handles[i]);
+        if (part.counts.empty()) {
+          std::fill(counts + begin, counts + end, 1u);
+        } else {
+          std::copy(part.counts.begin() + begin, part.counts.begin() + end, counts + begin);
+        }
+      });
       return;
     }
     size_t total = 0;
@@ -257,47 +286,19 @@ class Updating {
     return part.handles[m] == kUnseen && part.first_rows != nullptr ? part.first_rows + m * dim_ : nullptr;
   }
 
-  // offsets_[m] .. offsets_[m + 1]: the gradients of key m, in order of parts and, within a part, of occurrence: their rows of
-  // values, numbered over all parts, and their scales. Occurrences that the lookup answered with the default row, or that are
-  // never trained, have no part in the update.
   Status Occur() {
-    UpdateScratch& s = *scratch_;
-    uint32_t* offsets = Ensure(&s.offsets, unique_ + 2);
-    std::fill_n(offsets, unique_ + 2, 0u);
-    uint32_t* occurrences = Ensure(&s.occurrences, gradient_count_);
-    float* scales = scaled_ ? Ensure(&s.scales, gradient_count_) : nullptr;
-    const auto for_each = [&](auto visit) -> Status {
-      size_t key_base = 0, value_base = 0;
-      for (size_t p = 0; p < parts_.size(); ++p) {
-        const UpdatePart& part = parts_[p];
-        const size_t count = Occurrences(part);
-        const size_t key_count = part.keys.size();
-        for (size_t j = 0; j < count; ++j) {
-          const size_t u = part.dense ? j : static_cast<size_t>(static_cast<uint32_t>(part.index[j]));
-          if (u >= key_count) {
-            return InvalidArgumentError(Where(p) + ": gradient row " + std::to_string(j) + " names row " +
-                                        std::to_string(part.index[j]) + ", expected 0 to " + std::to_string(key_count) +
-                                        " (exclusive), the rows of its lookup");
-          }
-          if (part.handles[u] == kNeverTrained || (admission_ && part.handles[u] == kNotAdmitted)) continue;
-          visit(identity_ ? u : static_cast<size_t>(s.merged_of[key_base + u]), part, j, value_base);
-        }
-        key_base += key_count;
-        value_base += ValueRows(part);
-      }
-      return OkStatus();
-    };
-    MXREC_RETURN_IF_ERROR(for_each([offsets](size_t m, const UpdatePart&, size_t, size_t) { ++offsets[m + 2]; }));
-    for (size_t m = 1; m < unique_ + 2; ++m) offsets[m] += offsets[m - 1];
-    MXREC_RETURN_IF_ERROR(for_each([=](size_t m, const UpdatePart& part, size_t j, size_t value_base) {
-      const uint32_t to = offsets[m + 1]++;
-      const size_t row = part.value_rows.empty() ? j : static_cast<size_t>(part.value_rows[j]);
-      occurrences[to] = static_cast<uint32_t>(value_base + row);
-      if (scales != nullptr) scales[to] = part.scales.empty() ? 1.0f : part.scales[j];
-    }));
-    offsets_ = offsets;
-    occurrences_ = occurrences;
-    scales_ = scales;
+    OccurrenceSort* sort = &scratch_->occurrences;
+    MXREC_RETURN_IF_ERROR(sort->Run({.table = impl_.options.name,
+                                     .parts = parts_,
+                                     .merged_of = identity_ ? nullptr : scratch_->merged_of.data(),
+                                     .unique = unique_,
+                                     .skip_not_admitted = admission_,
+                                     .some_never_trained = some_never_trained_,
+                                     .scaled = scaled_},
+                                    executor_));
+    offsets_ = sort->offsets();
+    occurrences_ = sort->value_rows();
+    scales_ = scaled_ ? sort->scales() : nullptr;
     return OkStatus();
   }
 
@@ -305,7 +306,7 @@ class Updating {
     if (parts_.size() == 1) return parts_[0].values + static_cast<size_t>(id) * dim_;
     size_t at = id;
     for (const UpdatePart& part : parts_) {
-      const size_t count = ValueRows(part);
+      const size_t count = ValueRowCount(part);
       if (at < count) return part.values + at * dim_;
       at -= count;
     }
@@ -369,14 +370,15 @@ class Updating {
     UpdateScratch& s = *scratch_;
     const uint32_t* handles = s.handles.data();
     uint32_t* pending = Ensure(&s.pending, unique_);
-    uint32_t pending_count = 0;
-    for (int shard = 0; shard < kShardCount; ++shard) {
-      pending_begin_[shard] = pending_count;
+    ForGroups(executor_, unique_, kShardCount, [&](size_t shard) {
+      uint32_t end = shard_begin_[shard];
       for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
-        if (handles[m] == BucketIndex::kAbsent) pending[pending_count++] = m;
+        if (handles[m] == BucketIndex::kAbsent) pending[end++] = m;
       }
-    }
-    pending_begin_[kShardCount] = pending_count;
+      pending_end_[shard] = end;
+    });
+    pending_count_ = 0;
+    for (int shard = 0; shard < kShardCount; ++shard) pending_count_ += pending_end_[shard] - shard_begin_[shard];
     fates_ = Ensure(&s.fates, unique_);
   }
 
@@ -385,15 +387,14 @@ class Updating {
     UpdateScratch& s = *scratch_;
     uint32_t* handles = s.handles.data();
     const uint32_t* pending = s.pending.data();
-    const uint32_t pending_count = pending_begin_[kShardCount];
     std::array<uint64_t, kShardCount>&new_rows = new_rows_, &new_candidates = new_candidates_, &new_keys = new_keys_;
     new_rows = new_candidates = new_keys = {};
-    ForGroups(executor_, pending_count, kShardCount, [&](size_t shard) {
-      const uint32_t count = pending_begin_[shard + 1] - pending_begin_[shard];
+    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
+      const uint32_t count = pending_end_[shard] - shard_begin_[shard];
       if (count == 0) return;
       std::vector<uint64_t> keys(count);
       std::vector<uint32_t> found(count);
-      const uint32_t* list = pending + pending_begin_[shard];
+      const uint32_t* list = pending + shard_begin_[shard];
       for (uint32_t i = 0; i < count; ++i) keys[i] = keys_[list[i]];
       ProbeShard views[kShardCount];
       impl_.View(views, static_cast<int>(shard), static_cast<int>(shard) + 1, [](int) { return true; });
@@ -445,8 +446,8 @@ class Updating {
   // The handles of rows after Attach has laid them out anew; all else is as Plan found it.
   void FindMovedRows() {
     UpdateScratch& s = *scratch_;
-    ForGroups(executor_, pending_begin_[kShardCount], kShardCount, [&](size_t shard) {
-      for (uint32_t i = pending_begin_[shard]; i < pending_begin_[shard + 1]; ++i) {
+    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
+      for (uint32_t i = shard_begin_[shard]; i < pending_end_[shard]; ++i) {
         const uint32_t m = s.pending[i];
         if (fates_[m] == Fate::kHasRow) s.handles[m] = *impl_.shards[shard].index.Find(keys_[m]);
       }
@@ -457,7 +458,7 @@ class Updating {
   Status Reserve(bool rows) {
     std::mutex mutex;
     Status failed;
-    ForGroups(executor_, pending_begin_[kShardCount], kShardCount, [&](size_t shard) {
+    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
       if (new_rows_[shard] + new_candidates_[shard] == 0) return;
       Shard& of = impl_.shards[shard];
       const uint32_t spare = static_cast<uint32_t>(std::min<uint64_t>(of.rows / 64, 64));
@@ -492,7 +493,7 @@ class Updating {
       const auto wanted = [this](int s) { return shard_begin_[s] != shard_begin_[s + 1]; };
       ShardLocks<true, decltype(wanted)> locks(&impl_.shards, first, last, wanted);
       for (int s = first; s < last; ++s) {
-        if (pending_begin_[s] != pending_begin_[s + 1]) CarryOutPending(s);
+        if (pending_end_[s] != shard_begin_[s]) CarryOutPending(s);
       }
       UpdateRange(shard_begin_[first], shard_begin_[last]);
     });
@@ -503,11 +504,16 @@ class Updating {
     Shard& shard = impl_.shards[shard_number];
     const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(options_.now_ms, 0));
     uint64_t rows = 0, admitted = 0, new_candidates = 0;
+    const size_t row_bytes = impl_.layout.stride_bytes();
     NewRows new_rows(&impl_, now);
-    const uint32_t end = pending_begin_[shard_number + 1];
-    for (uint32_t i = pending_begin_[shard_number]; i < end; ++i) {
+    const uint32_t end = pending_end_[shard_number];
+    for (uint32_t i = shard_begin_[shard_number]; i < end; ++i) {
       if (i + kInsertAhead < end) {
         shard.index.PrefetchForInsert(keys_[s.pending[i + kInsertAhead]]);
+      }
+      if (const uint32_t record = shard.row_stock.Peek(kRecordsAhead); record != RecordStock::kNone) {
+        const char* row = impl_.rows.At(record);
+        for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
       }
       const uint32_t m = s.pending[i];
       const uint64_t key = keys_[m];
@@ -517,7 +523,7 @@ class Updating {
         case Fate::kForget:
           break;
         case Fate::kNewRow: {
-          const uint32_t handle = shard.row_stock.Take(&impl_.rows);
+          const uint32_t handle = shard.row_stock.Take();
           // Counted and stamped with the others in UpdateRange.
           if (const float* first_row = FirstRow(m); first_row != nullptr) {
             impl_.InitRow(impl_.rows.At(handle), key, first_row, 0, now);
@@ -533,10 +539,10 @@ class Updating {
           uint32_t* place = shard.index.Find(key);
           const uint32_t candidate = *place;
           const uint32_t before = impl_.candidate(candidate)->count;
-          const uint32_t handle = shard.row_stock.Take(&impl_.rows);
+          const uint32_t handle = shard.row_stock.Take();
           impl_.InitRow(impl_.rows.At(handle), key, FirstRow(m), before, now);
           *place = handle;
-          shard.candidate_stock.Give(&impl_.candidates, candidate & ~kCandidateBit);
+          shard.candidate_stock.Give(candidate & ~kCandidateBit);
           s.handles[m] = handle;
           ++rows;
           ++admitted;
@@ -549,7 +555,7 @@ class Updating {
           break;
         }
         case Fate::kNewCandidate: {
-          const uint32_t handle = shard.candidate_stock.Take(&impl_.candidates);
+          const uint32_t handle = shard.candidate_stock.Take();
           *impl_.candidate(handle) = {now, count, 0};
           shard.index.Insert(key, handle | kCandidateBit);
           s.handles[m] = handle | kCandidateBit;
@@ -650,7 +656,7 @@ class Updating {
 
   mutable ScratchLease<UpdateScratch> scratch_storage_;
   UpdateScratch* scratch_ = &*scratch_storage_;
-  bool stale_ = false, identity_ = false, scaled_ = false;
+  bool stale_ = false, identity_ = false, some_never_trained_ = false, scaled_ = false;
   size_t unique_ = 0, gradient_count_ = 0;
   const uint64_t* keys_ = nullptr;
   const uint32_t* offsets_ = nullptr;
@@ -658,7 +664,10 @@ class Updating {
   const float* scales_ = nullptr;  // null: 1 each
   const uint8_t* skipped_ = nullptr;
   Fate* fates_ = nullptr;
-  std::array<uint32_t, kShardCount + 1> shard_begin_{}, pending_begin_{};
+  std::array<uint32_t, kShardCount + 1> shard_begin_{};
+  // The pending keys of a shard: scratch_->pending from shard_begin_[shard] to pending_end_[shard].
+  std::array<uint32_t, kShardCount> pending_end_{};
+  size_t pending_count_ = 0;
   std::array<uint64_t, kShardCount> new_rows_{}, new_candidates_{}, new_keys_{};
 
   std::atomic<uint64_t> inserted_{0}, admitted_{0}, updated_{0}, skipped_count_{0};
