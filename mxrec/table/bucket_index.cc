@@ -13,8 +13,8 @@ namespace {
 // By how much a shard grows. See the header for the bytes a key that follow.
 constexpr double kGrowth = 1.2;
 
-// Indexes of fewer segments are one block of their own: the unused part of a last segment would weigh too much.
-constexpr uint32_t kLeastPooledSegments = 16;
+// Smaller indexes have a block of their own: small tables should not pay for a region of the pool.
+constexpr uint64_t kLeastPooledBytes = uint64_t{256} << 10;
 
 uint64_t Fits(uint32_t buckets) { return static_cast<uint64_t>(buckets * (Bucket::kPlaces * BucketIndex::kFullest)); }
 
@@ -103,17 +103,18 @@ Result<BucketIndex> BucketIndex::Rebuilt(uint32_t stagger) const {
 
 Result<BucketIndex> BucketIndex::Resized(uint32_t new_bucket_count) const {
   BucketIndex copy(pool_);
-  const size_t segment_count = (size_t{new_bucket_count} + kSegmentMask) >> kSegmentShift;
-  copy.from_pool_ = pool_ != nullptr && segment_count >= kLeastPooledSegments;
-  if (copy.from_pool_) {
-    MXREC_RETURN_IF_ERROR(pool_->Take(segment_count, &copy.segments_));
+  const uint64_t bytes = uint64_t{new_bucket_count} * sizeof(Bucket);
+  if (pool_ != nullptr && bytes >= kLeastPooledBytes) {
+    MXREC_ASSIGN_OR_RETURN(char* block, pool_->Take(bytes));
+    copy.buckets_ = reinterpret_cast<Bucket*>(block);
+    copy.from_pool_ = true;
   } else {
-    MXREC_ASSIGN_OR_RETURN(copy.memory_, MappedMemory::Allocate(new_bucket_count * sizeof(Bucket), "the index of a shard"));
-    auto* begin = static_cast<char*>(copy.memory_.data());
-    for (size_t s = 0; s < segment_count; ++s) copy.segments_.push_back(begin + s * SegmentPool::kSegmentBytes);
+    MXREC_ASSIGN_OR_RETURN(copy.memory_, MappedMemory::Allocate(bytes, "the index of a shard"));
+    copy.buckets_ = static_cast<Bucket*>(copy.memory_.data());
   }
   copy.bucket_count_ = new_bucket_count;
   for (uint32_t b = 0; b < new_bucket_count; ++b) copy.At(b).meta = 0;
+  if (new_bucket_count > 0) copy.At(new_bucket_count - 1).meta = Bucket::kLast;
   for (uint32_t b = 0; b < bucket_count_; ++b) {
     const Bucket& bucket = At(b);
     for (uint32_t p = 0; p < bucket.count(); ++p) copy.Insert(bucket.keys[p], bucket.handles[p]);
@@ -126,7 +127,7 @@ void BucketIndex::Swap(BucketIndex& other) {
   std::swap(pool_, other.pool_);
   std::swap(from_pool_, other.from_pool_);
   std::swap(memory_, other.memory_);
-  std::swap(segments_, other.segments_);
+  std::swap(buckets_, other.buckets_);
   std::swap(bucket_count_, other.bucket_count_);
   std::swap(size_, other.size_);
   std::swap(erased_since_rebuild_, other.erased_since_rebuild_);

@@ -2,18 +2,19 @@
 //
 //   bucket (64 bytes)  | key 0 | key 1 | key 2 | key 3 | key 4 | h0 h1 h2 h3 h4 | meta |
 //                        8 B     8 B     8 B     8 B     8 B     5 x 4 B          4 B
-//   meta: bits 0-2 = used places (always the first ones), bit 3 = overflow (a key that belongs here or before lies further on)
+//   meta: bits 0-2 = used places (always the first ones), bit 3 = overflow (a key that belongs here or before lies further on),
+//         bit 4 = last bucket (the search goes on at the first one)
 //
 // No key value is special: what is used is what the count says. The home of a key is a monotone function of its hash
 // (multiply-shift over any number of buckets), so walking the buckets walks the hashes in order, growing is one sequential
-// merge, and growth can be by a fifth: the fullest shard holds 0.82 keys a place, one that has just grown 0.683, that is 15.6 to
-// 18.7 bytes a key. (A fuller index has more keys outside their home bucket, and each of them costs a further line.)
+// merge, and growth can be by a fifth: the fullest shard holds 0.84 keys a place, one that has just grown 0.70, that is 15.2 to
+// 18.3 bytes a key. (A fuller index has more keys outside their home bucket, and each of them costs a further line.)
 // Linear probing bucket by bucket; a search ends at the first bucket without the overflow bit.
 // Erasing moves the last key of its bucket into the hole; overflow bits stay until the next rebuild, which comes at the
 // latest when as many keys were erased since the last one as the index has buckets.
 //
-// Small indexes are one block of their own; from 256 KiB on they are made of equal segments of a pool (segment_pool.h), so that
-// they lie on huge pages. Bucket b is segments()[b >> kSegmentShift][b & kSegmentMask] either way.
+// The buckets are one block of memory: a small index has one of its own, from 256 KiB on it comes from the table's pool
+// (extent_pool.h), so that it lies on huge pages.
 //
 // Threads: none of its own; Table holds the shard's lock.
 #ifndef MXREC_TABLE_BUCKET_INDEX_H_
@@ -23,12 +24,11 @@
 #include <cstdint>
 #include <functional>
 #include <utility>
-#include <vector>
 
 #include "mxrec/base/hash.h"
 #include "mxrec/base/status.h"
+#include "mxrec/table/extent_pool.h"
 #include "mxrec/table/memory.h"
-#include "mxrec/table/segment_pool.h"
 
 namespace mxrec {
 
@@ -36,12 +36,14 @@ struct alignas(64) Bucket {
   static constexpr uint32_t kPlaces = 5;
   static constexpr uint32_t kCountMask = 7;
   static constexpr uint32_t kOverflow = 8;
+  static constexpr uint32_t kLast = 16;
   uint64_t keys[kPlaces];
   uint32_t handles[kPlaces];
   uint32_t meta;
 
   uint32_t count() const { return meta & kCountMask; }
   bool overflow() const { return (meta & kOverflow) != 0; }
+  bool last() const { return (meta & kLast) != 0; }
 };
 static_assert(sizeof(Bucket) == 64);
 
@@ -55,8 +57,8 @@ inline uint32_t HomeOfHash(uint64_t hash, uint32_t bucket_count) {
 
 class BucketIndex {
  public:
-  // Segments of a large index come from `pool`; without one they are one block.
-  explicit BucketIndex(SegmentPool* pool = nullptr) : pool_(pool) {}
+  // A large index takes its memory from `pool`, if there is one.
+  explicit BucketIndex(ExtentPool* pool = nullptr) : pool_(pool) {}
   BucketIndex(BucketIndex&& other) noexcept { Swap(other); }
   BucketIndex& operator=(BucketIndex&& other) noexcept {
     BucketIndex moved(std::move(other));
@@ -64,25 +66,17 @@ class BucketIndex {
     return *this;
   }
   ~BucketIndex() {
-    if (from_pool_) pool_->Give(segments_);
+    if (from_pool_) pool_->Give(reinterpret_cast<char*>(buckets_), bytes());
   }
 
-  static constexpr uint32_t kSegmentShift = 8;
-  static constexpr uint32_t kSegmentMask = (1u << kSegmentShift) - 1;
-  static_assert(sizeof(Bucket) << kSegmentShift == SegmentPool::kSegmentBytes);
-
   // Keys a place at which an index grows.
-  static constexpr double kFullest = 0.82;
+  static constexpr double kFullest = 0.84;
   static constexpr uint32_t kAbsent = 0xFFFFFFFFu;
 
   uint64_t size() const { return size_; }
   uint32_t bucket_count() const { return bucket_count_; }
-  // One pointer a segment of 256 buckets.
-  char* const* segments() const { return segments_.data(); }
-  // Memory held: whole segments, if it is made of them.
-  uint64_t bytes() const {
-    return from_pool_ ? segments_.size() * SegmentPool::kSegmentBytes : static_cast<uint64_t>(bucket_count_) * sizeof(Bucket);
-  }
+  const Bucket* buckets() const { return buckets_; }
+  uint64_t bytes() const { return uint64_t{bucket_count_} * sizeof(Bucket); }
 
   // The place of the key's handle, or null. Valid until the next Insert or Erase.
   uint32_t* Find(uint64_t key);
@@ -122,13 +116,13 @@ class BucketIndex {
  private:
   Result<BucketIndex> Resized(uint32_t new_bucket_count) const;
 
-  Bucket& At(uint32_t b) const { return reinterpret_cast<Bucket*>(segments_[b >> kSegmentShift])[b & kSegmentMask]; }
+  Bucket& At(uint32_t b) const { return buckets_[b]; }
   void Swap(BucketIndex& other);
 
-  SegmentPool* pool_ = nullptr;
+  ExtentPool* pool_ = nullptr;
   bool from_pool_ = false;
   MappedMemory memory_;  // unless from_pool_
-  std::vector<char*> segments_;
+  Bucket* buckets_ = nullptr;
   uint32_t bucket_count_ = 0;
   uint64_t size_ = 0;
   uint64_t erased_since_rebuild_ = 0;

@@ -12,7 +12,6 @@ namespace mxrec {
 namespace {
 
 constexpr size_t kMapThreshold = size_t{16} << 10;
-constexpr size_t kHugePage = size_t{2} << 20;
 std::atomic<bool> g_poison{false};
 std::atomic<int64_t> g_successes{-1};  // negative: no limit
 
@@ -56,6 +55,12 @@ void MappedMemory::Free() {
   }
   data_ = map_ = nullptr;
   bytes_ = map_bytes_ = 0;
+}
+
+void MappedMemory::Discard(char* begin, char* end) {
+  const uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t last = reinterpret_cast<uintptr_t>(end) / kHugePage * kHugePage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 Result<MappedMemory> MappedMemory::Allocate(size_t bytes, const char* what, Pages pages) {

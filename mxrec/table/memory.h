@@ -28,6 +28,10 @@ class MappedMemory {
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  // Gives the memory of whole huge pages within [begin, end) of a block back to the system; they hold zeros from then on.
+  static void Discard(char* begin, char* end);
+
  private:
   void Free();
   void* data_ = nullptr;

@@ -16,14 +16,10 @@ constexpr size_t kBucketAhead = 16;  // keys between fetching a bucket and looki
 constexpr size_t kRowAhead = 40;     // keys between looking at the bucket and copying the row
 constexpr size_t kRetryAfter = 14;   // keys between fetching a further bucket and looking at it
 constexpr size_t kRing = 64;
-static_assert(kRing > kBucketAhead && kRing > kRowAhead && kRing > kRetryAfter);
+static_assert(kRing > kBucketAhead + kRetryAfter + 1 && kRing > kRowAhead);  // an open search still needs its home bucket
 
 // What an empty shard looks like to a search.
 alignas(64) constexpr Bucket kEmptyBucket[1] = {};
-
-HWY_INLINE const Bucket* BucketAt(const ProbeShard& shard, uint32_t at) {
-  return reinterpret_cast<const Bucket*>(shard.segments[at >> BucketIndex::kSegmentShift]) + (at & BucketIndex::kSegmentMask);
-}
 
 // Bit p is set when place p of the bucket is used and holds the key. No branch: which place it is cannot be predicted.
 HWY_INLINE uint32_t PlacesOf(const Bucket& bucket, uint64_t key) {
@@ -55,7 +51,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static uint32_t SearchNow(const ProbeShard* shards
   if (shard.bucket_count == 0) return BucketIndex::kAbsent;
   uint32_t at = HomeOfHash(hash, shard.bucket_count);
   for (uint32_t read = 0; read < shard.bucket_count; ++read) {
-    const Bucket& bucket = *BucketAt(shard, at);
+    const Bucket& bucket = shard.buckets[at];
     const uint32_t places = PlacesOf(bucket, key);
     if (places != 0) return bucket.handles[__builtin_ctz(places)];
     if (!bucket.overflow()) return BucketIndex::kAbsent;
@@ -68,7 +64,7 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static uint32_t SearchNow(const ProbeShard* shards
 // rows; RowOf(i) is the row, for the last kRing steps.
 //
 // Most keys lie in their home bucket. One in ten or so lies in the next: its line is fetched and looked at kRetryAfter steps
-// later, so that it costs no waiting either. What is not found even there is searched for at once; that is rare.
+// later, so that it costs no waiting either. Where even that does not settle it, the key is searched for at once; that is rare.
 template <bool kRows, size_t kDim>
 class Prober {
  public:
@@ -86,8 +82,7 @@ class Prober {
     } else if (!bucket->overflow()) {
       Settle(i, BucketIndex::kAbsent);
     } else {
-      // At the end of a segment the next bucket is elsewhere; fetching the line behind it does no harm.
-      __builtin_prefetch(bucket + 1, 0, 3);
+      __builtin_prefetch(bucket + 1, 0, 3);  // behind the last bucket it does no harm
       rows_[i % kRing] = nullptr;
       open_[open_end_++ % kRing] = i;
     }
@@ -111,7 +106,7 @@ class Prober {
     const uint64_t hash = KeyHash(in_.keys[i]);
     const ProbeShard& shard = in_.shards[ShardOfHash(hash)];
     const Bucket* bucket =
-        HWY_LIKELY(shard.bucket_count != 0) ? BucketAt(shard, HomeOfHash(hash, shard.bucket_count)) : kEmptyBucket;
+        HWY_LIKELY(shard.bucket_count != 0) ? shard.buckets + HomeOfHash(hash, shard.bucket_count) : kEmptyBucket;
     home_[i % kRing] = bucket;
     __builtin_prefetch(bucket, 0, 3);
   }
@@ -119,6 +114,12 @@ class Prober {
   // Ends the oldest open search.
   HWY_INLINE void Retry() {
     const size_t i = open_[open_first_++ % kRing];
+    const Bucket* home = home_[i % kRing];
+    if (HWY_LIKELY(!home->last())) {
+      const uint32_t places = PlacesOf(home[1], in_.keys[i]);
+      if (HWY_LIKELY(places != 0)) return Settle(i, home[1].handles[__builtin_ctz(places)]);
+      if (!home[1].overflow()) return Settle(i, BucketIndex::kAbsent);
+    }
     Settle(i, SearchNow(in_.shards, in_.keys[i]));
   }
 

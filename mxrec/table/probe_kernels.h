@@ -14,7 +14,7 @@
 namespace mxrec {
 
 struct ProbeShard {
-  char* const* segments = nullptr;  // BucketIndex::segments
+  const Bucket* buckets = nullptr;  // BucketIndex::buckets
   uint32_t bucket_count = 0;
 };
 

@@ -148,7 +148,7 @@ Status Table::Loader::AddRows(const RowBlock& block) {
         return DataLossError("table " + impl.options.name + ": id " + std::to_string(static_cast<int64_t>(block.keys[i])) +
                              " stands twice in the checkpoint");
       }
-      const uint32_t handle = shard.row_stock.Take(&impl.rows);
+      const uint32_t handle = shard.row_stock.Take();
       char* row = impl.rows.At(handle);
       auto* floats = reinterpret_cast<float*>(row);
       std::memcpy(floats, block.values + i * dim, dim * sizeof(float));
@@ -189,7 +189,7 @@ Status Table::Loader::AddCandidates(std::span<const Candidate> candidates) {
     }
     MXREC_RETURN_IF_ERROR(shard.candidate_stock.Reserve(&impl.candidates, 1, 63));
     MXREC_RETURN_IF_ERROR(impl.GrowIndexLocked(static_cast<int>(shard_number), 1));
-    const uint32_t handle = shard.candidate_stock.Take(&impl.candidates);
+    const uint32_t handle = shard.candidate_stock.Take();
     *impl.candidate(handle) = {candidate.last_seen_ms, candidate.count, 0};
     shard.index.Insert(candidate.key, handle | kCandidateBit);
     ++shard.candidates;

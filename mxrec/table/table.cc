@@ -31,8 +31,9 @@ constexpr auto kAllShards = [](int) { return true; };
 }  // namespace
 
 Status RecordStock::Reserve(RowSlab* slab, uint64_t count, uint32_t spare) {
-  if (available_ >= count) return OkStatus();
-  uint64_t missing = count - available_ + spare;
+  const uint64_t available = freed_.size() + reserved_;
+  if (available >= count) return OkStatus();
+  uint64_t missing = count - available + spare;
   while (missing > 0) {
     const uint32_t run = static_cast<uint32_t>(std::min<uint64_t>(missing, uint64_t{1} << 24));
     MXREC_ASSIGN_OR_RETURN(const uint32_t first, slab->AllocateRun(run));
@@ -41,30 +42,24 @@ Status RecordStock::Reserve(RowSlab* slab, uint64_t count, uint32_t spare) {
     } else {
       runs_.push_back({first, first + run});
     }
-    available_ += run;
+    reserved_ += run;
     missing -= run;
   }
   return OkStatus();
 }
 
-uint32_t RecordStock::Take(RowSlab* slab) {
-  MXREC_DCHECK(available_ > 0);
-  --available_;
-  if (free_head_ != kNone) {
-    const uint32_t handle = free_head_;
-    std::memcpy(&free_head_, slab->At(handle), sizeof(free_head_));
+uint32_t RecordStock::Take() {
+  if (!freed_.empty()) {
+    const uint32_t handle = freed_.back();
+    freed_.pop_back();
     return handle;
   }
+  MXREC_DCHECK(reserved_ > 0);
+  --reserved_;
   Run& run = runs_.front();
   const uint32_t handle = run.next++;
   if (run.next == run.end) runs_.erase(runs_.begin());
   return handle;
-}
-
-void RecordStock::Give(RowSlab* slab, uint32_t handle) {
-  std::memcpy(slab->At(handle), &free_head_, sizeof(free_head_));
-  free_head_ = handle;
-  ++available_;
 }
 
 Result<std::unique_ptr<Table>> Table::Create(TableOptions options) {
@@ -158,7 +153,7 @@ Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra) {
     shard.index.ForEach([&](uint64_t, uint32_t& handle) {
       if (handle & kCandidateBit) return;
       const char* from = rows.At(handle);
-      const uint32_t to_handle = stocks[s].Take(&slab);
+      const uint32_t to_handle = stocks[s].Take();
       char* to = slab.At(to_handle);
       std::memcpy(to, from, wanted.dim * sizeof(float));
       wanted.SetCount(to, layout.GetCount(from));
@@ -236,11 +231,11 @@ bool Table::Impl::EraseKey(Shard* shard, uint64_t key, bool* was_row) {
   if (handle == BucketIndex::kAbsent) return false;
   *was_row = (handle & kCandidateBit) == 0;
   if (*was_row) {
-    shard->row_stock.Give(&rows, handle);
+    shard->row_stock.Give(handle);
     --shard->rows;
     row_count.fetch_sub(1);
   } else {
-    shard->candidate_stock.Give(&candidates, handle & ~kCandidateBit);
+    shard->candidate_stock.Give(handle & ~kCandidateBit);
     --shard->candidates;
     candidate_count.fetch_sub(1);
   }

@@ -61,23 +61,26 @@ struct RowLayout {
   }
 };
 
-// A shard's own stock of unused records of a slab: freed ones (linked through their first bytes) and runs reserved ahead,
-// so that taking one never fails and never waits for another shard.
+// A shard's own stock of unused records of a slab: freed ones and runs reserved ahead, so that taking one never fails and never
+// waits for another shard. Freed ones are listed outside of the records: a list through them would make each Take wait for memory.
 class RecordStock {
  public:
+  static constexpr uint32_t kNone = 0xFFFFFFFFu;
+
   // Makes Take() work `count` more times. `spare` more are fetched when the slab has to be asked anyway.
   Status Reserve(RowSlab* slab, uint64_t count, uint32_t spare);
-  uint32_t Take(RowSlab* slab);
-  void Give(RowSlab* slab, uint32_t handle);
+  uint32_t Take();
+  void Give(uint32_t handle) { freed_.push_back(handle); }
+  // The freed record that comes up `ahead` Takes after the next one, or kNone: what to prefetch.
+  uint32_t Peek(size_t ahead) const { return ahead < freed_.size() ? freed_[freed_.size() - 1 - ahead] : kNone; }
   void Clear() { *this = RecordStock(); }
 
  private:
-  static constexpr uint32_t kNone = 0xFFFFFFFFu;
   struct Run {
     uint32_t next, end;
   };
-  uint32_t free_head_ = kNone;
-  uint64_t available_ = 0;
+  std::vector<uint32_t> freed_;
+  uint64_t reserved_ = 0;  // in runs_
   std::vector<Run> runs_;
 };
 
@@ -92,7 +95,7 @@ struct alignas(64) Shard {
 struct Table::Impl {
   TableOptions options;
   mutable SharedMutex writer_mutex;
-  SegmentPool index_memory;  // before the shards, which take from it
+  ExtentPool index_memory;  // before the shards, which take from it
   std::array<Shard, kShardCount> shards;
   RowLayout layout;
   RowSlab rows, candidates;
@@ -126,7 +129,7 @@ struct Table::Impl {
   template <typename Wanted>
   void View(ProbeShard* views, int first, int last, Wanted wanted) const {
     for (int s = first; s < last; ++s) {
-      if (wanted(s)) views[s] = {shards[s].index.segments(), shards[s].index.bucket_count()};
+      if (wanted(s)) views[s] = {shards[s].index.buckets(), shards[s].index.bucket_count()};
     }
   }
   // Bytes in live use, index, rows, candidates, if rows were laid out like `as`.
