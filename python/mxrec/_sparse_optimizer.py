@@ -75,6 +75,8 @@ def _rule_maker(optimizer: Any) -> Callable[[Any], RowRule] | None:
 class SparseOptimizer(RowOptimizer):
   """What `mxrec.sparse_optimizer` returns: the rows' side of another optimizer, with options."""
 
+  _called = "mxrec.sparse_optimizer"
+
   def __init__(
     self,
     base: Any,

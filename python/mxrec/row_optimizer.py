@@ -18,6 +18,9 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
   gives the same result. `_lr` (or `_learning_rate`) may be assigned anew until gradients are applied.
   """
 
+  # What scripts call it, for messages; None: the name of the class.
+  _called: str | None = None
+
   # The TensorFlow optimizer that trains dense variables in mxrec.minimize; None: there is none.
   dense_optimizer: Any = None
 
@@ -103,7 +106,7 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
     if not rows:
       raise ValueError("loss depends on no looked-up rows of a table: No variables to optimize.")
     left_alone = optimizer.variables_without_update(loss)
-    kind = type(self).__name__
+    kind = self._called or type(self).__name__
     if left_alone and _graph.registry(loss.graph).first_warning("variables", kind):
       warnings.warn(
         f"{kind} trains tables only: {len(left_alone)} trainable variables that the loss depends on (first: "
@@ -137,7 +140,7 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
     return optimizer.finish(optimizer.apply_rows(gradients, self.row_rule(), name), global_step, name)
 
   def _refuse(self, *args: Any) -> Any:
-    raise NotImplementedError(f"{type(self).__name__} updates rows of tables, not dense variables")
+    raise NotImplementedError(f"{self._called or type(self).__name__} updates rows of tables, not dense variables")
 
   _apply_dense = _resource_apply_dense = _apply_sparse = _resource_apply_sparse = _refuse
 
