@@ -114,11 +114,13 @@ inline std::vector<uint64_t> KeysOf(size_t count, uint64_t first = 0) {
 inline std::unique_ptr<Table> MakeTable(const Shape& shape, const std::vector<uint64_t>& keys, const std::string& name = "user",
                                         uint64_t salt = 0) {
   std::unique_ptr<Table> table = Table::Create(OptionsOf(shape, name)).value();
-  auto loader = table->BeginLoad(RecordOf(shape), keys.size(), 0).value();
+  const SlotRecord record = RecordOf(shape);
+  const size_t slot_floats = record.slot_floats(shape.dim);
+  auto loader = table->BeginLoad(record, keys.size(), 0).value();
   for (const uint64_t key : keys) {
     std::vector<float> values, slots;
     for (size_t c = 0; c < shape.dim; ++c) values.push_back(ValueOf(key, c, salt));
-    for (size_t c = 0; c < RecordOf(shape).slot_floats(shape.dim); ++c) slots.push_back(ValueOf(key, 1000 + c, salt));
+    for (size_t c = 0; c < slot_floats; ++c) slots.push_back(ValueOf(key, 1000 + c, salt));
     const uint32_t count = static_cast<uint32_t>(key % 1000) + 3;
     const uint64_t time = 5000 + key % 977;
     EXPECT_EQ(loader->AddRows({.count = 1,
