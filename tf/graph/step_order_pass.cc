@@ -1,18 +1,16 @@
 #include "tf/graph/step_order_pass.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
-#include <iterator>
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/control_flow.h"
 #include "tensorflow/core/graph/graph.h"
+#include "tf/graph/branches.h"
 #include "tf/graph/table_nodes.h"
 
 namespace mxrec {
@@ -22,97 +20,6 @@ using tensorflow::ControlFlowInfo;
 using tensorflow::Edge;
 using tensorflow::Graph;
 using tensorflow::Node;
-
-// Branches: which branches of conds a node lies in, as a sorted list of (predicate, branch). A node is skipped only if one of its
-// branches is. Interned, because most nodes share few lists.
-using BranchId = int64_t;
-class Branches {
- public:
-  explicit Branches(const Graph& graph) : of_(graph.num_node_ids(), 0) {
-    Intern({});
-    // Kahn's order over all edges but those from NextIteration, the only ones that close a cycle.
-    std::vector<int> waiting(graph.num_node_ids(), 0);
-    std::vector<const Node*> ready;
-    for (const Node* node : graph.nodes()) {
-      for (const Edge* edge : node->in_edges()) waiting[node->id()] += edge->src()->IsNextIteration() ? 0 : 1;
-      if (waiting[node->id()] == 0) ready.push_back(node);
-    }
-    while (!ready.empty()) {
-      const Node* node = ready.back();
-      ready.pop_back();
-      of_[node->id()] = Compute(*node);
-      if (node->IsNextIteration()) continue;
-      for (const Edge* edge : node->out_edges()) {
-        if (--waiting[edge->dst()->id()] == 0) ready.push_back(edge->dst());
-      }
-    }
-  }
-
-  // Whether `inner` lies in every branch that `outer` lies in: then, whenever inner runs, outer runs.
-  bool RunsWhenever(const Node& outer, const Node& inner) const {
-    const std::vector<BranchId>& a = lists_[of_[inner.id()]];
-    const std::vector<BranchId>& b = lists_[of_[outer.id()]];
-    return std::includes(a.begin(), a.end(), b.begin(), b.end());
-  }
-
- private:
-  int Intern(std::vector<BranchId> list) {
-    const auto [place, is_new] = ids_.emplace(std::move(list), static_cast<int>(lists_.size()));
-    if (is_new) lists_.push_back(place->first);
-    return place->second;
-  }
-
-  // The branches of what flows along an edge.
-  int Along(const Edge& edge) {
-    const Node& source = *edge.src();
-    const int base = of_[source.id()];
-    if (edge.IsControlEdge() || !IsSwitchLike(source)) return base;
-    const Edge* predicate = nullptr;
-    if (!source.input_edge(1, &predicate).ok()) return base;
-    // The switch of a while loop ends the loop; what leaves the loop always runs.
-    if (predicate->src()->IsLoopCond()) return base;
-    std::vector<BranchId> list = lists_[base];
-    const BranchId branch = (static_cast<BranchId>(predicate->src()->id()) << 24) |
-                            (static_cast<BranchId>(predicate->src_output()) << 16) | static_cast<BranchId>(edge.src_output());
-    const auto place = std::lower_bound(list.begin(), list.end(), branch);
-    if (place == list.end() || *place != branch) list.insert(place, branch);
-    return Intern(std::move(list));
-  }
-
-  int Compute(const Node& node) {
-    int result = -1;
-    int control = 0;
-    for (const Edge* edge : node.in_edges()) {
-      if (edge->src()->IsNextIteration()) continue;
-      const int along = Along(*edge);
-      // A merge runs when any of its inputs does, every other node when all of them do.
-      if (!node.IsMerge() || edge->IsControlEdge()) {
-        control = Unite(control, along);
-      } else {
-        result = result < 0 ? along : Intersect(result, along);
-      }
-    }
-    return result < 0 ? control : Unite(result, control);
-  }
-
-  int Unite(int a, int b) {
-    if (a == b || b == 0) return a;
-    if (a == 0) return b;
-    std::vector<BranchId> list;
-    std::set_union(lists_[a].begin(), lists_[a].end(), lists_[b].begin(), lists_[b].end(), std::back_inserter(list));
-    return Intern(std::move(list));
-  }
-  int Intersect(int a, int b) {
-    if (a == b) return a;
-    std::vector<BranchId> list;
-    std::set_intersection(lists_[a].begin(), lists_[a].end(), lists_[b].begin(), lists_[b].end(), std::back_inserter(list));
-    return Intern(std::move(list));
-  }
-
-  std::vector<int> of_;
-  std::vector<std::vector<BranchId>> lists_;
-  std::map<std::vector<BranchId>, int> ids_;
-};
 
 // Marks everything that depends on `start` in `mark` with `stamp`.
 void MarkDescendants(const Node* start, int stamp, std::vector<int>* mark) {

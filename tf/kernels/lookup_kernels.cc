@@ -1,4 +1,4 @@
-// MxrecLookup and MxrecExpand: the forward half of a training step.
+// MxrecLookup, MxrecLookupMany and MxrecExpand: the forward half of a training step.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include "mxrec/kernels/expand_rows.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tf/kernels/for_tables.h"
 #include "tf/kernels/pool_executor.h"
 #include "tf/kernels/table_resource.h"
 
@@ -35,65 +36,112 @@ TfStatus IdsAsKeys(OpKernelContext* ctx, const Tensor& ids, Tensor* widened, std
   return TfStatus();
 }
 
+// The attributes of one lookup.
+struct LookupSpec {
+  int64_t dim = 0;
+  LookupMode mode = LookupMode::kTrain;
+  std::vector<uint64_t> never_trained;
+};
+
+// The lookup that is the t-th of n in its op: its inputs (table, ids, default row) and outputs lie n apart.
+TfStatus LookUp(OpKernelContext* ctx, const LookupSpec& spec, int n, int t, Executor* executor) {
+  TableRef resource;
+  MXREC_TF_RETURN_IF_ERROR(FindTable(ctx, t, &resource));
+  EmbeddingTable& table = resource->table();
+  MXREC_TF_RETURN_IF_ERROR(ToTf(CheckDim(table, spec.dim, "this lookup")));
+
+  const Tensor& ids = ctx->input(n + t);
+  if (ids.NumElements() > std::numeric_limits<int32_t>::max()) {
+    return ToTf(InvalidArgumentError("table \"" + table.name() + "\": a lookup takes at most 2147483647 ids, found " +
+                                     std::to_string(ids.NumElements())));
+  }
+  Tensor widened;
+  std::span<const uint64_t> keys;
+  MXREC_TF_RETURN_IF_ERROR(IdsAsKeys(ctx, ids, &widened, &keys));
+
+  const Tensor& default_row = ctx->input(2 * n + t);
+  const int64_t wanted = default_row.NumElements() == 0 ? 0 : spec.dim;
+  MXREC_TF_RETURN_IF_ERROR(ToTf(CheckShape(table, "default_row of a lookup", default_row, {wanted})));
+
+  Tensor* inverse = nullptr;
+  MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(n + t, ids.shape(), &inverse));
+  // The engine writes straight into the output tensors, once it knows how many distinct ids there are.
+  const auto outputs = [&](size_t unique) -> Result<UniqueOutputs> {
+    const int64_t u = static_cast<int64_t>(unique);
+    Tensor *rows = nullptr, *handles = nullptr, *unique_keys = nullptr, *counts = nullptr;
+    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(t, TensorShape({u, spec.dim}), &rows)));
+    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(2 * n + t, TensorShape({u}), &handles)));
+    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(3 * n + t, TensorShape({u}), &unique_keys)));
+    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(4 * n + t, TensorShape({u}), &counts)));
+    return UniqueOutputs{.rows = MutableData<float>(rows),
+                         .keys = MutableData<uint64_t>(unique_keys),
+                         .handles = MutableData<uint32_t>(handles),
+                         .counts = MutableData<uint32_t>(counts)};
+  };
+  uint64_t generation = 0;
+  const LookupOptions options = {
+      .mode = spec.mode, .default_row = DataSpan<float>(default_row), .never_trained = spec.never_trained};
+  MXREC_TF_RETURN_IF_ERROR(
+      ToTf(table.Lookup(keys, options, MutableData<int32_t>(inverse), /*expanded=*/nullptr, outputs, &generation, executor)));
+  return SetScalar(ctx, 5 * n + t, static_cast<int64_t>(generation));
+}
+
 class LookupOp : public OpKernel {
  public:
   explicit LookupOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     bool training = true;
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &dim_));
-    OP_REQUIRES_OK(ctx, ctx->GetAttr("training", &training));
-    mode_ = training ? LookupMode::kTrain : LookupMode::kPredict;
     std::vector<int64_t> never_trained;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dim", &spec_.dim));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("training", &training));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained", &never_trained));
-    never_trained_.assign(never_trained.begin(), never_trained.end());
+    spec_.mode = training ? LookupMode::kTrain : LookupMode::kPredict;
+    spec_.never_trained.assign(never_trained.begin(), never_trained.end());
   }
 
   void Compute(OpKernelContext* ctx) override {
-    TableRef resource;
-    OP_REQUIRES_OK(ctx, FindTable(ctx, 0, &resource));
-    EmbeddingTable& table = resource->table();
-    OP_REQUIRES_OK(ctx, ToTf(CheckDim(table, dim_, "this lookup")));
-
-    const Tensor& ids = ctx->input(1);
-    OP_REQUIRES(ctx, ids.NumElements() <= std::numeric_limits<int32_t>::max(),
-                ToTf(InvalidArgumentError("table \"" + table.name() + "\": a lookup takes at most 2147483647 ids, found " +
-                                          std::to_string(ids.NumElements()))));
-    Tensor widened;
-    std::span<const uint64_t> keys;
-    OP_REQUIRES_OK(ctx, IdsAsKeys(ctx, ids, &widened, &keys));
-
-    const Tensor& default_row = ctx->input(2);
-    const int64_t wanted = default_row.NumElements() == 0 ? 0 : dim_;
-    OP_REQUIRES_OK(ctx, ToTf(CheckShape(table, "default_row of a lookup", default_row, {wanted})));
-
-    Tensor* inverse = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(1, ids.shape(), &inverse));
-    // The engine writes straight into the output tensors, once it knows how many distinct ids there are.
-    const auto outputs = [&](size_t unique) -> Result<UniqueOutputs> {
-      const int64_t n = static_cast<int64_t>(unique);
-      Tensor *rows = nullptr, *handles = nullptr, *unique_keys = nullptr, *counts = nullptr;
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(0, TensorShape({n, dim_}), &rows)));
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(2, TensorShape({n}), &handles)));
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(3, TensorShape({n}), &unique_keys)));
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(4, TensorShape({n}), &counts)));
-      return UniqueOutputs{.rows = MutableData<float>(rows),
-                           .keys = MutableData<uint64_t>(unique_keys),
-                           .handles = MutableData<uint32_t>(handles),
-                           .counts = MutableData<uint32_t>(counts)};
-    };
-    uint64_t generation = 0;
     PoolExecutor executor(ctx);
-    const LookupOptions options = {.mode = mode_, .default_row = DataSpan<float>(default_row), .never_trained = never_trained_};
-    OP_REQUIRES_OK(ctx, ToTf(table.Lookup(keys, options, MutableData<int32_t>(inverse), /*expanded=*/nullptr, outputs, &generation,
-                                          &executor)));
-    OP_REQUIRES_OK(ctx, SetScalar(ctx, 5, static_cast<int64_t>(generation)));
+    OP_REQUIRES_OK(ctx, LookUp(ctx, spec_, 1, 0, &executor));
   }
 
  private:
-  int64_t dim_ = 0;
-  LookupMode mode_ = LookupMode::kTrain;
-  std::vector<uint64_t> never_trained_;
+  LookupSpec spec_;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecLookup").Device(tensorflow::DEVICE_CPU), LookupOp);
+
+class LookupManyOp : public OpKernel {
+ public:
+  explicit LookupManyOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
+    std::vector<int64_t> dims, never_trained, never_trained_counts;
+    std::vector<bool> training;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("names", &names_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("dims", &dims));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("training", &training));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained", &never_trained));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained_counts", &never_trained_counts));
+    const size_t n = dims.size();
+    OP_REQUIRES(ctx, names_.size() == n && training.size() == n && SumOf(never_trained_counts, n) == never_trained.size(),
+                ToTf(InvalidArgumentError(name() + ": attributes must have one entry for each lookup, " + std::to_string(n))));
+    auto next = never_trained.begin();
+    for (size_t t = 0; t < n; ++t) {
+      LookupSpec& spec = specs_.emplace_back();
+      spec.dim = dims[t];
+      spec.mode = training[t] ? LookupMode::kTrain : LookupMode::kPredict;
+      spec.never_trained.assign(next, next + never_trained_counts[t]);
+      next += never_trained_counts[t];
+    }
+  }
+
+  void Compute(OpKernelContext* ctx) override {
+    const int n = static_cast<int>(specs_.size());
+    PoolExecutor executor(ctx);
+    ForTables(ctx, names_, &executor, [&](int t) { return LookUp(ctx, specs_[t], n, t, &executor); });
+  }
+
+ private:
+  std::vector<std::string> names_;
+  std::vector<LookupSpec> specs_;
+};
+REGISTER_KERNEL_BUILDER(Name("MxrecLookupMany").Device(tensorflow::DEVICE_CPU), LookupManyOp);
 
 class ExpandOp : public OpKernel {
  public:

@@ -3,6 +3,7 @@
 // All but MxrecExpand are stateful: TensorFlow must neither fold nor merge them. A table is reached through the scalar resource
 // handle that MxrecTable gives out.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -48,24 +49,46 @@ TfStatus KeysToScalarShape(InferenceContext* c) {
   return HandleToScalarShape(c);
 }
 
-TfStatus LookupShape(InferenceContext* c) {
-  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
-  DimensionHandle dim;
-  MXREC_TF_RETURN_IF_ERROR(DimAttr(c, &dim));
+// Shapes of the lookup that is the t-th of n in its op: its inputs and outputs lie n apart.
+TfStatus OneLookupShape(InferenceContext* c, int n, int t, int64_t dim_value) {
+  const DimensionHandle dim = c->MakeDim(dim_value);
   ShapeHandle default_row;
-  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(2), 1, &default_row));
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, t, 1));
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(2 * n + t), 1, &default_row));
   const DimensionHandle size = c->Dim(default_row, 0);
-  if (c->ValueKnown(size) && c->Value(size) != 0 && c->Value(size) != c->Value(dim)) {
+  if (c->ValueKnown(size) && c->Value(size) != 0 && c->Value(size) != dim_value) {
     return absl::InvalidArgumentError("default_row has " + std::to_string(c->Value(size)) + " values; expected 0 or " +
-                                      std::to_string(c->Value(dim)));
+                                      std::to_string(dim_value));
   }
   const DimensionHandle unique = c->UnknownDim();
-  c->set_output(0, c->Matrix(unique, dim));
-  c->set_output(1, c->input(1));
-  c->set_output(2, c->Vector(unique));
-  c->set_output(3, c->Vector(unique));
-  c->set_output(4, c->Vector(unique));
-  c->set_output(5, c->Scalar());
+  c->set_output(t, c->Matrix(unique, dim));
+  c->set_output(n + t, c->input(n + t));
+  for (int vector : {2, 3, 4}) c->set_output(vector * n + t, c->Vector(unique));
+  c->set_output(5 * n + t, c->Scalar());
+  return TfStatus();
+}
+
+TfStatus LookupShape(InferenceContext* c) {
+  int64_t dim = 0;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("dim", &dim));
+  return OneLookupShape(c, 1, 0, dim);
+}
+
+// A list attribute with another number of entries than it stands for is an error.
+TfStatus CheckEntries(const char* attribute, size_t found, int64_t expected) {
+  if (static_cast<int64_t>(found) == expected) return TfStatus();
+  return absl::InvalidArgumentError(std::string("attribute ") + attribute + " has " + std::to_string(found) +
+                                    " entries; expected " + std::to_string(expected));
+}
+
+TfStatus LookupManyShape(InferenceContext* c) {
+  int64_t n = 0;
+  std::vector<int64_t> dims;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("dims", &dims));
+  MXREC_TF_RETURN_IF_ERROR(CheckEntries("dims", dims.size(), n));
+  MXREC_TF_RETURN_IF_ERROR(CheckEntries("Tids", static_cast<size_t>(c->num_inputs() - 2 * n), n));
+  for (int t = 0; t < n; ++t) MXREC_TF_RETURN_IF_ERROR(OneLookupShape(c, static_cast<int>(n), t, dims[t]));
   return TfStatus();
 }
 
@@ -78,8 +101,9 @@ TfStatus ExpandShape(InferenceContext* c) {
   return TfStatus();
 }
 
-TfStatus ApplyShape(InferenceContext* c) {
-  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, 1));
+// Shapes of an update of `tables` tables: their handles, then hyperparameters, then the lists of parts.
+TfStatus PartsShape(InferenceContext* c, int64_t tables) {
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 0, static_cast<int>(tables)));
   int64_t hyper_count = 0, parts = 0;
   MXREC_TF_RETURN_IF_ERROR(c->GetAttr("H", &hyper_count));
   MXREC_TF_RETURN_IF_ERROR(c->GetAttr("P", &parts));
@@ -90,8 +114,8 @@ TfStatus ApplyShape(InferenceContext* c) {
     return absl::InvalidArgumentError("attributes dense and shared have " + std::to_string(dense.size()) + " and " +
                                       std::to_string(shared.size()) + " entries; expected one per part, " + std::to_string(parts));
   }
-  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, 1, static_cast<int>(hyper_count)));
-  const auto input = [&](int list, int64_t part) { return c->input(static_cast<int>(1 + hyper_count + list * parts + part)); };
+  MXREC_TF_RETURN_IF_ERROR(CheckScalars(c, static_cast<int>(tables), static_cast<int>(hyper_count)));
+  const auto input = [&](int list, int64_t part) { return c->input(static_cast<int>(tables + hyper_count + list * parts + part)); };
   for (int64_t p = 0; p < parts; ++p) {
     ShapeHandle key, unused, rows, value;
     DimensionHandle unique, dim;
@@ -122,6 +146,29 @@ TfStatus ApplyShape(InferenceContext* c) {
     }
   }
   return TfStatus();
+}
+
+TfStatus ApplyShape(InferenceContext* c) { return PartsShape(c, 1); }
+
+TfStatus ApplyManyShape(InferenceContext* c) {
+  int64_t n = 0;
+  std::vector<std::string> optimizers;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("N", &n));
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("optimizers", &optimizers));
+  MXREC_TF_RETURN_IF_ERROR(CheckEntries("optimizers", optimizers.size(), n));
+  for (const auto& [attribute, total] : {std::pair{"hyper_counts", "H"}, {"part_counts", "P"}}) {
+    std::vector<int64_t> counts;
+    int64_t expected = 0, sum = 0;
+    MXREC_TF_RETURN_IF_ERROR(c->GetAttr(attribute, &counts));
+    MXREC_TF_RETURN_IF_ERROR(c->GetAttr(total, &expected));
+    MXREC_TF_RETURN_IF_ERROR(CheckEntries(attribute, counts.size(), n));
+    for (int64_t count : counts) sum += count;
+    if (sum != expected) {
+      return absl::InvalidArgumentError(std::string("attribute ") + attribute + " adds up to " + std::to_string(sum) +
+                                        "; expected " + total + ", " + std::to_string(expected));
+    }
+  }
+  return PartsShape(c, n);
 }
 
 TfStatus FindShape(InferenceContext* c) {
@@ -222,6 +269,46 @@ training: Whether unseen ids are answered with their first row.
 never_trained: Ids that are read only: unseen they are answered with default_row, and MxrecApply leaves them out.
 )doc");
 
+REGISTER_OP("MxrecLookupMany")
+    .Input("tables: N * resource")
+    .Input("ids: Tids")
+    .Input("default_rows: N * float")
+    .Output("rows: N * float")
+    .Output("inverse: N * int32")
+    .Output("handles: N * int32")
+    .Output("keys: N * int64")
+    .Output("counts: N * int32")
+    .Output("generations: N * int64")
+    .Attr("N: int >= 1")
+    .Attr("Tids: list({int64, int32, uint64}) >= 1")
+    .Attr("dims: list(int)")
+    .Attr("training: list(bool)")
+    .Attr("never_trained: list(int) = []")
+    .Attr("never_trained_counts: list(int)")
+    .Attr("names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(LookupManyShape)
+    .Doc(R"doc(
+Several MxrecLookup in one op: what a graph pass makes of the lookups of a run. The tables are read in parallel.
+
+tables: The tables, one for each lookup; a table may come several times.
+ids: Ids of each lookup.
+default_rows: Each as in MxrecLookup.
+rows: Each as in MxrecLookup, as all outputs.
+inverse: The shape of the ids.
+handles: [U].
+keys: [U].
+counts: [U].
+generations: Scalars.
+N: Number of lookups.
+Tids: Types of the ids.
+dims: Of each lookup, the values in a row.
+training: Of each lookup, whether unseen ids are answered with their first row.
+never_trained: The ids that are read only, one lookup's after the other's.
+never_trained_counts: How many of them are of each lookup.
+names: Of each lookup, the node that it stands for; errors name it.
+)doc");
+
 REGISTER_OP("MxrecExpand").Input("rows: float").Input("inverse: int32").Output("output: float").SetShapeFn(ExpandShape).Doc(R"doc(
 Copies rows to the places of the ids: output[..., :] = rows[inverse[...], :].
 
@@ -276,6 +363,61 @@ option_names: Names of options of the kind, e.g. initial_accumulator_value.
 option_values: Their values.
 dense: Per part, whether values has a row for each key.
 shared: Per part, whether several occurrences take one row of values, as the ids of a bag do. Not with dense.
+)doc");
+
+REGISTER_OP("MxrecApplyMany")
+    .Input("tables: N * resource")
+    .Input("hyper: H * float")
+    .Input("keys: P * int64")
+    .Input("handles: P * int32")
+    .Input("counts: P * int32")
+    .Input("generations: P * int64")
+    .Input("first_rows: P * float")
+    .Input("values: P * float")
+    .Input("index: P * int32")
+    .Input("value_rows: P * int32")
+    .Input("scales: P * float")
+    .Attr("N: int >= 1")
+    .Attr("H: int >= 0")
+    .Attr("P: int >= 0")
+    .Attr("optimizers: list(string)")
+    .Attr("option_names: list(string) = []")
+    .Attr("option_values: list(float) = []")
+    .Attr("option_counts: list(int)")
+    .Attr("hyper_counts: list(int)")
+    .Attr("part_counts: list(int)")
+    .Attr("dense: list(bool)")
+    .Attr("shared: list(bool)")
+    .Attr("names: list(string)")
+    .SetIsStateful()
+    .SetShapeFn(ApplyManyShape)
+    .Doc(R"doc(
+Several MxrecApply in one op, each with its own optimizer: what a graph pass makes of the updates of a run. The tables are
+updated in parallel. All or nothing for each table: an error in one leaves that one as before, and the others are updated.
+
+tables: The tables, each once.
+hyper: Hyperparameters, one table's after the other's.
+keys: Per part as in MxrecApply, as all that follow; one table's parts after the other's.
+handles: Per part: [U].
+counts: Per part: [U].
+generations: Per part: scalar.
+first_rows: Per part: [U, dim].
+values: Per part: the gradient.
+index: Per part: [n] or [0].
+value_rows: Per part: [n] or [0].
+scales: Per part: [n] or [0].
+N: Number of tables.
+H: Number of hyperparameters of all tables.
+P: Number of parts of all tables.
+optimizers: Kind of each table's optimizer.
+option_names: Names of options, one table's after the other's.
+option_values: Their values.
+option_counts: How many of them are of each table.
+hyper_counts: How many hyperparameters are of each table.
+part_counts: How many parts are of each table.
+dense: As in MxrecApply.
+shared: As in MxrecApply.
+names: Of each table, the node that its update stands for; errors name it.
 )doc");
 
 REGISTER_OP("MxrecTableSize")

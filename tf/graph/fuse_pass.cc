@@ -1,0 +1,319 @@
+#include "tf/graph/fuse_pass.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "mxrec/base/hash.h"
+#include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/graph/control_flow.h"
+#include "tensorflow/core/graph/graph.h"
+#include "tensorflow/core/graph/node_builder.h"
+#include "tf/graph/branches.h"
+#include "tf/graph/fuse_plan.h"
+#include "tf/graph/table_nodes.h"
+
+namespace mxrec {
+namespace {
+
+using tensorflow::ControlFlowInfo;
+using tensorflow::Edge;
+using tensorflow::GetNodeAttr;
+using tensorflow::Graph;
+using tensorflow::Node;
+using tensorflow::NodeBuilder;
+
+bool IsLookup(const Node& node) { return node.type_string() == "MxrecLookup"; }
+
+bool Contains(const std::string& text, std::initializer_list<std::string_view> parts) {
+  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return text.find(part) != std::string::npos; });
+}
+
+// Ops between which a run has order that its edges do not show: one waits until another one, in this run or elsewhere, has run.
+bool IsQueueLike(const Node& node) {
+  return Contains(node.type_string(), {"Queue", "Stage", "nstage", "Barrier", "Accumulator", "PyFunc", "ReaderRead", "RemoteCall",
+                                       "StatefulPartitionedCall"});
+}
+bool IsIterator(const Node& node) { return Contains(node.type_string(), {"IteratorGetNext"}); }
+bool IsClientFeed(const Node& node) {
+  bool by_client = false;
+  return node.IsRecv() && GetNodeAttr(node.attrs(), "client_terminated", &by_client).ok() && by_client;
+}
+bool IsCollective(const Node& node) { return node.op_def().is_distributed_communication() && !node.IsRecv() && !node.IsSend(); }
+
+// Whether an input is a reference variable's, which lists of inputs do not take.
+bool TakesReference(const Node& node) {
+  return std::any_of(node.in_edges().begin(), node.in_edges().end(), [](const Edge* edge) {
+    return !edge->IsControlEdge() && tensorflow::IsRefType(edge->src()->output_type(edge->src_output()));
+  });
+}
+
+// Which nodes, by id, depend on one of `from` (themselves included).
+std::vector<bool> DependOn(const Graph& graph, std::vector<const Node*> from) {
+  std::vector<bool> reached(graph.num_node_ids(), false);
+  for (const Node* node : from) reached[node->id()] = true;
+  while (!from.empty()) {
+    const Node* node = from.back();
+    from.pop_back();
+    for (const Edge* edge : node->out_edges()) {
+      if (reached[edge->dst()->id()]) continue;
+      reached[edge->dst()->id()] = true;
+      from.push_back(edge->dst());
+    }
+  }
+  return reached;
+}
+
+template <typename Predicate>
+std::vector<const Node*> NodesThat(const Graph& graph, const Predicate& predicate) {
+  std::vector<const Node*> found;
+  for (const Node* node : graph.op_nodes()) {
+    if (predicate(*node)) found.push_back(node);
+  }
+  return found;
+}
+
+// Drops the candidates that could wait for something which only happens after another candidate.
+void DropThoseThatMustRunApart(const Graph& graph, std::vector<Node*>* candidates) {
+  const std::vector<bool> after = DependOn(graph, {candidates->begin(), candidates->end()});
+  const auto drop = [&](const auto& waits, const auto& releases) {
+    if (NodesThat(graph, [&](const Node& node) { return after[node.id()] && releases(node); }).empty()) return;
+    const std::vector<bool> waiting = DependOn(graph, NodesThat(graph, waits));
+    std::erase_if(*candidates, [&](const Node* node) { return waiting[node->id()]; });
+  };
+  drop([](const Node& node) { return IsQueueLike(node) || IsIterator(node); }, IsQueueLike);
+  drop(IsCollective, IsCollective);
+}
+
+// By candidate: the client's feeds that it depends on, in graphs whose feeds may come one by one.
+std::map<const Node*, std::vector<int>> FeedsOf(const Graph& graph, const std::vector<Node*>& candidates) {
+  std::map<const Node*, std::vector<int>> feeds;
+  for (const Node* feed : NodesThat(graph, IsClientFeed)) {
+    const std::vector<bool> fed = DependOn(graph, {feed});
+    for (const Node* node : candidates) {
+      if (fed[node->id()]) feeds[node].push_back(feed->id());
+    }
+  }
+  return feeds;
+}
+
+// The graph for PlanFusion, by node id; a while loop with all that is inside is one more node.
+std::vector<PlanNode> PlanNodes(const Graph& graph, const std::vector<ControlFlowInfo>& frames) {
+  std::map<std::string, int> loops;
+  int count = graph.num_node_ids();
+  std::vector<int> place(count, 0);
+  for (const Node* node : graph.nodes()) {
+    place[node->id()] = node->id();
+    const ControlFlowInfo* info = &frames[node->id()];
+    if (info->frame_name.empty()) continue;
+    while (!frames[info->parent_frame->id()].frame_name.empty()) info = &frames[info->parent_frame->id()];
+    const auto [loop, is_new] = loops.emplace(info->frame_name, count);
+    count += is_new ? 1 : 0;
+    place[node->id()] = loop->second;
+  }
+  std::vector<PlanNode> nodes(count);
+  for (const Edge* edge : graph.edges()) {
+    const int from = place[edge->src()->id()], to = place[edge->dst()->id()];
+    if (from != to) nodes[from].successors.push_back(to);
+  }
+  return nodes;
+}
+
+NodeBuilder::NodeOut InputOf(const Node& node, int index) {
+  const Edge* edge = nullptr;
+  if (!node.input_edge(index, &edge).ok()) return {};  // the builder reports it
+  return {edge->src(), edge->src_output()};
+}
+
+template <typename T>
+void Append(const std::vector<T>& from, std::vector<T>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+TfStatus BuildLookups(const std::vector<Node*>& nodes, NodeBuilder* builder) {
+  std::vector<NodeBuilder::NodeOut> handles, ids, default_rows;
+  std::vector<int64_t> dims, never_trained, never_trained_counts;
+  std::vector<bool> training;
+  for (const Node* node : nodes) {
+    handles.push_back(InputOf(*node, 0));
+    ids.push_back(InputOf(*node, 1));
+    default_rows.push_back(InputOf(*node, 2));
+    int64_t dim = 0;
+    bool trained = true;
+    std::vector<int64_t> left_out;
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "dim", &dim));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "training", &trained));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "never_trained", &left_out));
+    dims.push_back(dim);
+    training.push_back(trained);
+    never_trained_counts.push_back(static_cast<int64_t>(left_out.size()));
+    Append(left_out, &never_trained);
+  }
+  builder->Input(handles).Input(ids).Input(default_rows);
+  builder->Attr("dims", dims).Attr("training", training);
+  builder->Attr("never_trained", never_trained).Attr("never_trained_counts", never_trained_counts);
+  return TfStatus();
+}
+
+TfStatus BuildApplies(const std::vector<Node*>& nodes, NodeBuilder* builder) {
+  constexpr int kLists = 9;  // inputs of which each part has one
+  std::vector<NodeBuilder::NodeOut> tables, hyper;
+  std::vector<std::vector<NodeBuilder::NodeOut>> lists(kLists);
+  std::vector<std::string> optimizers, option_names;
+  std::vector<float> option_values;
+  std::vector<int64_t> hyper_counts, part_counts, option_counts;
+  std::vector<bool> dense, shared;
+  for (const Node* node : nodes) {
+    int64_t hypers = 0, parts = 0;
+    std::string optimizer;
+    std::vector<std::string> names;
+    std::vector<float> values;
+    std::vector<bool> is_dense, is_shared;
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "H", &hypers));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "P", &parts));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "optimizer", &optimizer));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "option_names", &names));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "option_values", &values));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "dense", &is_dense));
+    MXREC_TF_RETURN_IF_ERROR(GetNodeAttr(node->attrs(), "shared", &is_shared));
+    tables.push_back(InputOf(*node, 0));
+    int input = 1;
+    for (int64_t h = 0; h < hypers; ++h) hyper.push_back(InputOf(*node, input++));
+    for (auto& list : lists) {
+      for (int64_t p = 0; p < parts; ++p) list.push_back(InputOf(*node, input++));
+    }
+    optimizers.push_back(optimizer);
+    hyper_counts.push_back(hypers);
+    part_counts.push_back(parts);
+    option_counts.push_back(static_cast<int64_t>(names.size()));
+    Append(names, &option_names);
+    Append(values, &option_values);
+    Append(is_dense, &dense);
+    Append(is_shared, &shared);
+  }
+  builder->Input(tables).Input(hyper);
+  for (const auto& list : lists) builder->Input(list);
+  builder->Attr("optimizers", optimizers).Attr("hyper_counts", hyper_counts).Attr("part_counts", part_counts);
+  builder->Attr("option_names", option_names).Attr("option_values", option_values).Attr("option_counts", option_counts);
+  builder->Attr("dense", dense).Attr("shared", shared);
+  return TfStatus();
+}
+
+// A session keeps the kernels of stateful ops by the names of their nodes, across all graphs that it runs. So another set of nodes
+// needs another name, and the same set, in a later graph of the session, is welcome to the same one.
+std::string FusedName(const std::vector<Node*>& nodes, const char* what) {
+  Hasher64 hasher;
+  for (const Node* node : nodes) {
+    hasher.Update(node->name());
+    hasher.Update("\n");
+  }
+  char digest[17];
+  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(hasher.digest()));
+  return "mxrec_fused/" + std::to_string(nodes.size()) + "_" + what + "_" + digest;
+}
+
+// Puts one node in the place of several.
+TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes) {
+  const bool lookups = IsLookup(*nodes.front());
+  const int count = static_cast<int>(nodes.size());
+  const std::string fused_name = FusedName(nodes, lookups ? "lookups" : "updates");
+  for (const Node* node : graph->op_nodes()) {
+    if (node->name() == fused_name) return TfStatus();  // the user's own; it stays as it is
+  }
+  NodeBuilder builder(fused_name, lookups ? "MxrecLookupMany" : "MxrecApplyMany", graph->op_registry());
+  MXREC_TF_RETURN_IF_ERROR(lookups ? BuildLookups(nodes, &builder) : BuildApplies(nodes, &builder));
+  std::vector<std::string> names;
+  std::set<std::pair<std::string, Node*>> before;  // by name, for an outcome that does not depend on addresses
+  for (const Node* node : nodes) {
+    names.push_back(node->name());
+    for (const Edge* edge : node->in_edges()) {
+      if (edge->IsControlEdge()) before.emplace(edge->src()->name(), edge->src());
+    }
+  }
+  builder.Attr("names", names).Device(nodes.front()->requested_device()).AssignedDevice(nodes.front()->assigned_device_name());
+  Node* fused = nullptr;
+  MXREC_TF_RETURN_IF_ERROR(builder.Finalize(graph, &fused));
+  for (const auto& [name, source] : before) graph->AddControlEdge(source, fused);
+
+  for (int t = 0; t < count; ++t) {
+    // A copy: removing an edge changes the set.
+    const std::vector<const Edge*> edges(nodes[t]->out_edges().begin(), nodes[t]->out_edges().end());
+    for (const Edge* edge : edges) {
+      Node* user = edge->dst();
+      const int output = edge->src_output(), input = edge->dst_input();
+      const bool control = edge->IsControlEdge();
+      graph->RemoveEdge(edge);
+      if (control) {
+        graph->AddControlEdge(fused, user);
+      } else {
+        graph->AddEdge(fused, output * count + t, user, input);
+      }
+    }
+    graph->RemoveNode(nodes[t]);
+  }
+  return TfStatus();
+}
+
+class FusePass : public tensorflow::GraphOptimizationPass {
+ public:
+  TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
+    const char* setting = std::getenv("MXREC_FUSE");
+    if (setting != nullptr && std::string_view(setting) == "0") return TfStatus();
+    if (options.is_function_graph || options.graph == nullptr || *options.graph == nullptr) return TfStatus();
+    return FuseTableOps(options.graph->get());
+  }
+};
+// After StepOrderPass (100), whose edges decide what depends on what, and UntrainedTablesPass (101), which looks for the single
+// ops.
+REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 102, FusePass);
+
+}  // namespace
+
+TfStatus FuseTableOps(Graph* graph) {
+  std::vector<Node*> candidates;
+  for (Node* node : graph->op_nodes()) {
+    if (IsLookup(*node) || IsApply(*node)) candidates.push_back(node);
+  }
+  if (candidates.size() < 2) return TfStatus();
+  std::sort(candidates.begin(), candidates.end(), [](const Node* a, const Node* b) { return a->name() < b->name(); });
+
+  std::vector<ControlFlowInfo> frames;
+  MXREC_TF_RETURN_IF_ERROR(tensorflow::BuildControlFlowInfo(graph, &frames));
+  std::erase_if(candidates, [&](const Node* node) { return !frames[node->id()].frame_name.empty() || TakesReference(*node); });
+  DropThoseThatMustRunApart(*graph, &candidates);
+  if (candidates.size() < 2) return TfStatus();
+
+  const Branches branches(*graph);
+  std::map<const Node*, std::vector<int>> feeds = FeedsOf(*graph, candidates);
+  std::vector<PlanNode> plan = PlanNodes(*graph, frames);
+  std::map<std::string, int> updates;  // of each table, so far
+  std::map<std::tuple<bool, std::string, int, std::vector<int>, int>, int> kinds;
+  for (const Node* node : candidates) {
+    const bool lookup = IsLookup(*node);
+    const int turn = lookup ? 0 : updates[TableOf(node)]++;
+    const auto kind =
+        kinds.try_emplace({lookup, node->assigned_device_name(), branches.Of(*node), feeds[node], turn}, kinds.size());
+    plan[node->id()].kind = kind.first->second;
+  }
+  std::vector<std::vector<Node*>> groups;
+  for (const std::vector<int>& ids : PlanFusion(plan)) {
+    std::vector<Node*> group;
+    for (int id : ids) group.push_back(graph->FindNodeId(id));
+    std::sort(group.begin(), group.end(), [](const Node* a, const Node* b) { return a->name() < b->name(); });
+    groups.push_back(std::move(group));
+  }
+  for (const std::vector<Node*>& group : groups) MXREC_TF_RETURN_IF_ERROR(Replace(graph, group));
+  return TfStatus();
+}
+
+}  // namespace mxrec

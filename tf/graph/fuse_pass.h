@@ -1,0 +1,34 @@
+// Fuse: the lookups of one run become one op, and so do its updates.
+//
+// A step with many tables runs one MxrecLookup and one MxrecApply per table. The pass replaces those that can run at the same
+// time by MxrecLookupMany and MxrecApplyMany, which treat the tables in parallel on the intra-op pool for one op's scheduling. The
+// kernels share their code with the single ops, so results are the same to the bit.
+//
+// Fused are nodes of one type that
+//   - lie on one device, outside of while loops, and run in the same cases (outside of all conds, or in the same branches);
+//   - do not depend on each other, and neither through other groups: no cycle arises (fuse_plan.h). A loop counts as one node;
+//   - need not run apart. A fused op waits for the inputs of all: so when something after a lookup or update can release others
+//     (queues, stages, accumulators, py_func; collectives), those that wait for such things stay alone; and where a run may be fed
+//     in pieces (partial_run, server sessions), only nodes that depend on the same feeds are fused;
+//   - are of different tables, if they are updates.
+// Feeds and fetches are edges of the graph by the time the pass runs, so both work on lookups by their names as before.
+// Function bodies are left alone. The pass changes only the copy of the graph that belongs to one set of feeds and fetches, returns
+// at once when there are not two nodes to fuse, and finds nothing more to do when it runs again.
+// MXREC_FUSE=0 in the environment turns it off.
+#ifndef MXREC_TF_GRAPH_FUSE_PASS_H_
+#define MXREC_TF_GRAPH_FUSE_PASS_H_
+
+#include "tf/status_adapter.h"
+
+namespace tensorflow {
+class Graph;
+}
+
+namespace mxrec {
+
+// Fuses what can be fused.
+TfStatus FuseTableOps(tensorflow::Graph* graph);
+
+}  // namespace mxrec
+
+#endif  // MXREC_TF_GRAPH_FUSE_PASS_H_
