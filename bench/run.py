@@ -2,8 +2,9 @@
 
 usage: run.py --build FOLDER --out FOLDER [--quick] [--only NAME ...]
 
-Each program prints a table and writes JSON; this script adds the start-up benchmark (seconds that `import mxrec` costs
-beyond TensorFlow's own import, median of fresh processes) and writes everything to OUT/bench.json.
+Each program (the ones in Python need the built op library) prints a table and writes JSON; this script adds the start-up
+benchmark (seconds that `import mxrec` costs beyond TensorFlow's own import, median of fresh processes) and writes everything
+to OUT/bench.json.
 """
 
 import argparse
@@ -19,6 +20,7 @@ QUICK = {
   "memory_bench": ["--keys", "1000000"],
   "checkpoint_bench": ["--keys", "1000000", "--repeats", "3"],
 }
+PYTHON_QUICK = {"tf_step_bench": ["--keys", "10000", "--repeats", "2", "--seconds", "0.5"]}
 START = """
 import time
 import tensorflow
@@ -42,20 +44,22 @@ def start_up(repeats):
 
 def main():
   """Runs what was asked for and writes the figures."""
+  names = [*QUICK, *PYTHON_QUICK, "start"]
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument("--build", type=pathlib.Path, required=True, help="build folder that holds the programs")
   parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for the JSON files")
   parser.add_argument("--quick", action="store_true", help="small tables, few turns: a check that everything runs")
-  parser.add_argument("--only", nargs="*", default=None, help="names: table_bench memory_bench checkpoint_bench start")
+  parser.add_argument("--only", nargs="*", default=None, help="names: " + " ".join(names))
   args = parser.parse_args()
   args.out.mkdir(parents=True, exist_ok=True)
   results = []
-  for name, quick in QUICK.items():
+  for name, quick in {**QUICK, **PYTHON_QUICK}.items():
     if args.only is not None and name not in args.only:
       continue
     print(f"== {name}", flush=True)
     file = args.out / f"{name}.json"
-    subprocess.run([args.build / name, "--json", file, *(quick if args.quick else [])], check=True)
+    program = [sys.executable, ROOT / "bench" / f"{name}.py"] if name in PYTHON_QUICK else [args.build / name]
+    subprocess.run([*program, "--json", file, *(quick if args.quick else [])], check=True)
     results.append(json.loads(file.read_text()))
   if args.only is None or "start" in args.only:
     print("== start", flush=True)
