@@ -121,5 +121,7 @@ std::vector<std::string> mxrec::FuzzSeeds() {
   header.run_rows = header.run_candidates = {};
   header.rows = header.candidates = 0;
   seeds.push_back(EncodeTableHeader(header).value());
+  header.eviction = {.kept = true, .by = EvictBy::kLfu, .time = 1 << 20, .row_hand = 1, .candidate_hand = 2};
+  seeds.push_back(EncodeTableHeader(header).value());
   return seeds;
 }

@@ -67,6 +67,15 @@ std::string WriteNarrow(const std::string& path) {
   return ReadBytes(path);
 }
 
+// A table that evicts by capacity: version 3.
+const testing::Shape kEvicting{.dim = 3, .slots = 1, .candidates = 2, .evicts = true};
+
+std::string WriteEvicting(const std::string& path) {
+  const auto table = testing::MakeTable(kEvicting, testing::KeysOf(9));
+  EXPECT_TRUE(WriteTableFile({}, *table, [&](uint64_t) { return path; }).ok());
+  return ReadBytes(path);
+}
+
 void WriteCheckpoint(const std::string& dir) {
   const auto user = testing::MakeTable(kUser, testing::KeysOf(20)), item = testing::MakeTable(kItem, testing::KeysOf(7), "item");
   const Table* const tables[] = {user.get(), item.get()};
@@ -118,6 +127,20 @@ TEST(GoldenTest, AFileOfVersion2IsReadAndWrittenAlike) {
   const auto report = ReadTableFiles({}, {&golden, 1}, table.get(), 0);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(testing::ContentsOf(*table), testing::ContentsOf(*testing::MakeTable(kNarrow, testing::KeysOf(9))));
+}
+
+TEST(GoldenTest, AFileOfVersion3IsReadAndWrittenAlike) {
+  testing::TempDir dir;
+  const std::string golden = kGolden + "/evicting_v3.mxt";
+  if (std::getenv("MXREC_WRITE_GOLDEN") != nullptr) WriteEvicting(golden);
+  EXPECT_EQ(Hex(WriteEvicting(dir.Join("evicting"))), Hex(ReadBytes(golden)));
+  const auto table = Table::Create(testing::OptionsOf(kEvicting)).value();
+  const auto report = ReadTableFiles({}, {&golden, 1}, table.get(), 0);
+  ASSERT_TRUE(report.ok()) << report.status();
+  const testing::Contents contents = testing::ContentsOf(*table);
+  EXPECT_EQ(contents, testing::ContentsOf(*testing::MakeTable(kEvicting, testing::KeysOf(9))));
+  EXPECT_EQ(contents.rows.at(0).stamp, 70000u);
+  EXPECT_EQ(contents.eviction_time, uint64_t{99} << 32);
 }
 
 TEST(GoldenTest, TheTinyFileHoldsWhatTheDocsSay) {

@@ -66,6 +66,7 @@ struct Shape {
   bool times = true;
   size_t candidates = 0;  // needs counts
   bool last_slot_one_float = false;
+  bool evicts = false;  // by capacity
 };
 
 inline TableOptions OptionsOf(const Shape& shape, const std::string& name = "user") {
@@ -76,6 +77,11 @@ inline TableOptions OptionsOf(const Shape& shape, const std::string& name = "use
   options.keep_counts = shape.counts;
   options.min_used_times = shape.candidates != 0 ? 3 : 0;
   options.max_cold_secs = shape.times ? 100 : 0;
+  if (shape.evicts) {
+    options.capacity_policy = CapacityPolicy::kEvict;
+    options.capacity_rows = 1'000'000;
+    options.evict_by = EvictBy::kLfu;
+  }
   return options;
 }
 
@@ -116,19 +122,23 @@ inline std::unique_ptr<Table> MakeTable(const Shape& shape, const std::vector<ui
   std::unique_ptr<Table> table = Table::Create(OptionsOf(shape, name)).value();
   const SlotRecord record = RecordOf(shape);
   const size_t slot_floats = record.slot_floats(shape.dim);
-  auto loader = table->BeginLoad(record, keys.size(), 0).value();
+  const EvictionState eviction{
+      .kept = shape.evicts, .by = EvictBy::kLfu, .time = uint64_t{99} << 32, .row_hand = 0x12345678, .candidate_hand = 9};
+  auto loader = table->BeginLoad(record, keys.size(), 0, eviction).value();
   for (const uint64_t key : keys) {
     std::vector<float> values, slots;
     for (size_t c = 0; c < shape.dim; ++c) values.push_back(ValueOf(key, c, salt));
     for (size_t c = 0; c < slot_floats; ++c) slots.push_back(ValueOf(key, 1000 + c, salt));
     const uint32_t count = static_cast<uint32_t>(key % 1000) + 3;
     const uint64_t time = 5000 + key % 977;
+    const uint32_t stamp = static_cast<uint32_t>(70000 + key % 3001);
     EXPECT_EQ(loader->AddRows({.count = 1,
                                .keys = &key,
                                .values = values.data(),
                                .slots = shape.slots != 0 ? slots.data() : nullptr,
                                .use_counts = &count,
-                               .last_seen_ms = &time}),
+                               .last_seen_ms = &time,
+                               .use_stamps = &stamp}),
               OkStatus());
   }
   for (size_t i = 0; i < shape.candidates; ++i) {
@@ -145,6 +155,7 @@ struct Contents {
     std::vector<uint32_t> values, slots;
     uint32_t count = 0;
     uint64_t time = 0;
+    uint32_t stamp = 0;
     auto operator<=>(const Row&) const = default;
   };
   std::map<uint64_t, Row> rows;
@@ -154,6 +165,8 @@ struct Contents {
   std::vector<uint64_t> slot_widths;
   std::vector<uint32_t> initial_values, scalars;
   uint64_t step = 0;
+  uint64_t eviction_time = 0;
+  std::pair<uint32_t, uint32_t> hands;
   bool operator==(const Contents&) const = default;
 };
 
@@ -178,6 +191,7 @@ inline Contents ContentsOf(const Table& table) {
                                          if (width != 0) row.slots = BitsOf(block.slots + i * width, width);
                                          if (block.use_counts != nullptr) row.count = block.use_counts[i];
                                          if (block.last_seen_ms != nullptr) row.time = block.last_seen_ms[i];
+                                         if (block.use_stamps != nullptr) row.stamp = block.use_stamps[i];
                                          EXPECT_TRUE(contents.rows.emplace(block.keys[i], row).second);
                                        }
                                        return OkStatus();
@@ -198,6 +212,9 @@ inline Contents ContentsOf(const Table& table) {
   contents.initial_values = BitsOf(slots.slot_initial_values.data(), slots.slot_initial_values.size());
   contents.scalars = BitsOf(slots.scalars.data(), slots.scalars.size());
   contents.step = slots.step;
+  const EvictionState eviction = snapshot->eviction();
+  contents.eviction_time = eviction.time;
+  contents.hands = {eviction.row_hand, eviction.candidate_hand};
   return contents;
 }
 

@@ -75,6 +75,7 @@ class Reading {
       KeepColumn(columns.values, kept, header.dim);
       KeepColumn(columns.slots, kept, header.slots.slot_floats(header.dim));
       KeepColumn(columns.use_counts, kept, 1);
+      KeepColumn(columns.use_stamps, kept, 1);
       count = kept.size();
     }
     if (count == 0) return OkStatus();
@@ -83,7 +84,8 @@ class Reading {
                            .values = columns.values,
                            .slots = options_.with_slots ? columns.slots : nullptr,
                            .use_counts = columns.use_counts,
-                           .last_seen_ms = columns.last_seen_ms});
+                           .last_seen_ms = columns.last_seen_ms,
+                           .use_stamps = columns.use_stamps});
   }
 
   Status GiveCandidates(size_t count, char* payload) {

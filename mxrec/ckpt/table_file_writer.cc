@@ -65,8 +65,9 @@ class Writing {
     MXREC_RETURN_IF_ERROR(source_.ForEachBlock(number, run.per_block, [&](const RowBlock& rows) -> Status {
       if (rows.count > run.records - done) return ChangedSource("rows", run.records, done + rows.count);
       if ((rows.slots == nullptr && to.slots != nullptr) || (rows.use_counts == nullptr && to.use_counts != nullptr) ||
-          (rows.last_seen_ms == nullptr && to.last_seen_ms != nullptr)) {
-        return InternalError("the table gave rows without slots, counts or times that it announced");
+          (rows.last_seen_ms == nullptr && to.last_seen_ms != nullptr) ||
+          (rows.use_stamps == nullptr && to.use_stamps != nullptr)) {
+        return InternalError("the table gave rows without slots, counts, times or stamps that it announced");
       }
       for (size_t first = 0; first < rows.count;) {
         const size_t count = std::min<size_t>(rows.count - first, place.count - filled);
@@ -77,6 +78,7 @@ class Writing {
         }
         if (to.use_counts != nullptr) CopyColumn(to.use_counts, rows.use_counts, filled, first, count, 1);
         if (to.last_seen_ms != nullptr) CopyColumn(to.last_seen_ms, rows.last_seen_ms, filled, first, count, 1);
+        if (to.use_stamps != nullptr) CopyColumn(to.use_stamps, rows.use_stamps, filled, first, count, 1);
         filled += count;
         first += count;
         done += count;

@@ -32,16 +32,17 @@ class LoaderSink final : public RowSink {
   std::atomic<uint64_t> rows_{0}, candidates_{0};
 };
 
-format::TableHeader HeaderOf(const Table& table, SlotRecord slots, ShardOf shard) {
+format::TableHeader HeaderOf(const Table& table, const Table::Snapshot& snapshot, ShardOf shard) {
   const TableOptions& options = table.options();
   format::TableHeader header;
   header.table = options.name;
   header.dim = options.dim;
   header.seed = options.seed;
   header.initializer = options.initializer;
-  header.slots = std::move(slots);
+  header.slots = snapshot.slots();
   header.has_counts = options.keep_counts;
   header.has_times = options.max_cold_secs > 0;
+  header.eviction = snapshot.eviction();
   header.shard = shard.shard;
   header.shard_count = shard.shard_count;
   return header;
@@ -175,7 +176,11 @@ Result<LoadReport> TableLoad::Fill(const CheckpointIo& io, int64_t now_ms, Progr
   for (const auto& file : files_) expected_rows += file->header().rows;
   expected_rows = expected_rows / options_.rank_count + (expected_rows % options_.rank_count != 0);
 
-  MXREC_ASSIGN_OR_RETURN(const std::unique_ptr<Table::Loader> loader, table_->BeginLoad(record, expected_rows, now_ms));
+  // The ranks of a job tick together; if they did not, the latest clock keeps every row's order within its file.
+  EvictionState eviction = header.eviction;
+  for (const auto& file : files_) eviction.time = std::max(eviction.time, file->header().eviction.time);
+
+  MXREC_ASSIGN_OR_RETURN(const std::unique_ptr<Table::Loader> loader, table_->BeginLoad(record, expected_rows, now_ms, eviction));
   LoaderSink sink(loader.get());
   const ReadOptions options{.share = options_, .with_slots = !record.slot_names.empty()};
   if (Status status = ReadBlocks(io, files_, options, &sink, progress); !status.ok()) {
@@ -192,7 +197,7 @@ Result<LoadReport> TableLoad::Fill(const CheckpointIo& io, int64_t now_ms, Progr
     const std::unique_ptr<Table::Snapshot> snapshot = table_->TakeSnapshot();
     const SnapshotSource source(snapshot.get());
     const ShardOf shard{.shard = header.shard, .shard_count = header.shard_count};
-    const Result<std::string> now = EncodeTableHeader(DescribeSource(HeaderOf(*table_, snapshot->slots(), shard), source));
+    const Result<std::string> now = EncodeTableHeader(DescribeSource(HeaderOf(*table_, *snapshot, shard), source));
     if (table_->content_id() == content_id && now.ok() && *now == files_[0]->header_bytes()) {
       Remember(EnvOf(io), *files_[0], content_id);
     }
@@ -230,7 +235,7 @@ Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, Sha
     return info;
   }
   const SnapshotSource source(snapshot.get());
-  const format::TableHeader header = DescribeSource(HeaderOf(table, snapshot->slots(), shard), source);
+  const format::TableHeader header = DescribeSource(HeaderOf(table, *snapshot, shard), source);
   const std::string temporary = format::TemporaryName(beside);
   MXREC_ASSIGN_OR_RETURN(TableFileInfo info, WriteTableStream(io, header, source, temporary, progress));
   if (path.empty()) path = path_for_tag(info.content_tag);
@@ -249,7 +254,7 @@ Result<TableFileInfo> WriteTable(const CheckpointIo& io, const Table& table, Sha
 Result<uint64_t> TableBytes(const Table& table, ShardOf shard) {
   const std::unique_ptr<Table::Snapshot> snapshot = table.TakeSnapshot();
   const SnapshotSource source(snapshot.get());
-  return FileBytes(DescribeSource(HeaderOf(table, snapshot->slots(), shard), source));
+  return FileBytes(DescribeSource(HeaderOf(table, *snapshot, shard), source));
 }
 
 }  // namespace internal

@@ -52,7 +52,8 @@ TEST(TableFileTest, RoundTripOfEveryCombination) {
         for (const size_t candidates : {size_t{0}, size_t{777}}) {
           if (candidates != 0 && !counts) continue;
           for (const size_t rows : {0, 1, 7, 3000}) {
-            const Shape shape{.dim = 5, .slots = slots, .counts = counts, .times = times, .candidates = candidates};
+            const Shape shape{
+                .dim = 5, .slots = slots, .counts = counts, .times = times, .candidates = candidates, .evicts = rows == 7};
             const auto table = MakeTable(shape, KeysOf(rows));
             const std::string path = Save(*table, dir.Join("a.mxt"), &pool);
             const Result<TableFileInfo> verified = VerifyTableFile({.executor = &pool}, path);
@@ -243,7 +244,7 @@ TEST_F(DamagedFileTest, ANewerVersionIsRefusedByItsNumbers) {
   StatusCode code{};
   ExpectRefused(bytes, "version 7", &code);
   EXPECT_EQ(code, StatusCode::kUnimplemented);
-  EXPECT_TRUE(Contains(last_, "version 7; this build reads up to version 2")) << last_;
+  EXPECT_TRUE(Contains(last_, "version 7; this build reads up to version 3")) << last_;
 }
 
 TEST_F(DamagedFileTest, TheMessageNamesTheBlock) {
@@ -380,6 +381,68 @@ TEST(LoadTest, MoreRowsThanAFixedCapacityAreRefusedBeforeAnythingIsTouched) {
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(Contains(status, "50 rows") && Contains(status, "49 rows")) << status;
   EXPECT_EQ(table->size(), 1u);
+}
+
+TEST(LoadTest, EvictionByCapacityGoesOnAfterALoadAsIfNothingHadHappened) {
+  for (const EvictBy by : {EvictBy::kLru, EvictBy::kLfu}) {
+    TempDir dir;
+    TableOptions options = OptionsOf({.counts = false, .times = false});
+    options.capacity_policy = CapacityPolicy::kEvict;
+    options.capacity_rows = 3000;
+    options.max_bytes = 150'000;
+    options.evict_by = by;
+    const auto table = Table::Create(options).value();
+    const auto train = [](Table* trained, uint64_t step) {
+      std::vector<uint64_t> keys;
+      for (uint64_t i = 0; i < 100; ++i)
+        keys.push_back(Mix64(i % 2 == 0 ? step * 100 + i : (step * 37 + i * i) % (step * 100 + 1)));
+      ASSERT_EQ(trained->Insert(keys, nullptr, 0, nullptr, nullptr), OkStatus());
+    };
+    for (uint64_t step = 0; step < 150; ++step) train(table.get(), step);
+    EXPECT_GT(table->stats().evictions, 1000u);
+    const std::string path = Save(*table, dir.Join("a.mxt"));
+    const auto loaded = Table::Create(options).value();
+    ASSERT_TRUE(ReadTableFiles({}, {&path, 1}, loaded.get(), 0).ok());
+    EXPECT_EQ(ContentsOf(*loaded), ContentsOf(*table));
+    for (uint64_t step = 150; step < 200; ++step) {
+      train(table.get(), step);
+      train(loaded.get(), step);
+    }
+    EXPECT_EQ(ContentsOf(*loaded), ContentsOf(*table));
+    EXPECT_EQ(ReadBytes(Save(*loaded, dir.Join("b.mxt"))), ReadBytes(Save(*table, dir.Join("c.mxt"))));
+
+    // Tables that do not evict read it; those that do read older files.
+    options.capacity_policy = CapacityPolicy::kGrow;
+    const auto growing = Table::Create(options).value();
+    ASSERT_TRUE(ReadTableFiles({}, {&path, 1}, growing.get(), 0).ok());
+    EXPECT_GT(growing->size(), 1000u);
+    const std::string older = Save(*growing, dir.Join("d.mxt"));
+    options.capacity_policy = CapacityPolicy::kEvict;
+    options.capacity_rows = growing->size() / 2;
+    const auto smaller = Table::Create(options).value();
+    ASSERT_TRUE(ReadTableFiles({}, {&older, 1}, smaller.get(), 0).ok());
+    EXPECT_EQ(smaller->size(), options.capacity_rows);
+    // A file of more than it holds is not taken for its contents.
+    const std::string kept = Save(*smaller, dir.Join("e.mxt"));
+    EXPECT_NE(ReadBytes(kept), ReadBytes(older));
+  }
+}
+
+TEST(LoadTest, EveryRankKeepsTheStampsOfItsRows) {
+  TempDir dir;
+  const Shape shape{.evicts = true};
+  const auto table = MakeTable(shape, KeysOf(500));
+  const std::string path = Save(*table, dir.Join("a.mxt"));
+  const auto whole = ContentsOf(*table);
+  size_t rows = 0;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    const auto part = Table::Create(OptionsOf(shape)).value();
+    ASSERT_TRUE(ReadTableFiles({}, {&path, 1}, part.get(), 0, {.rank = rank, .rank_count = 3}).ok());
+    const auto contents = ContentsOf(*part);
+    rows += contents.rows.size();
+    for (const auto& [key, row] : contents.rows) EXPECT_EQ(row, whole.rows.at(key));
+  }
+  EXPECT_EQ(rows, 500u);
 }
 
 TEST(LoadTest, ProgressEndsAtTheTotalAndCanCancel) {

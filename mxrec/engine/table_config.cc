@@ -106,6 +106,7 @@ Result<InitializerSpec> ReadInitializer(const Json& json, const std::string& whe
 }
 
 const char* const kPolicies[] = {"apply", "skip", "error"};
+const char* const kCapacityPolicies[] = {"grow", "error", "evict"};
 
 }  // namespace
 
@@ -153,8 +154,18 @@ Result<EmbeddingTableConfig> EmbeddingTableConfig::FromJson(std::string_view tex
   table.max_cold_secs = reader.Unsigned("max_cold_secs", 0, std::numeric_limits<uint64_t>::max()).value_or(0);
   table.max_bytes = reader.Unsigned("max_bytes", 0, std::numeric_limits<int64_t>::max()).value_or(0);
   const std::string capacity = reader.Text("capacity_policy").value_or("grow");
-  if (capacity != "grow" && capacity != "error") reader.Fail("capacity_policy", "\"grow\" or \"error\"", capacity);
-  table.capacity_policy = capacity == "error" ? CapacityPolicy::kError : CapacityPolicy::kGrow;
+  if (capacity != "grow" && capacity != "error" && capacity != "evict") {
+    reader.Fail("capacity_policy", "\"grow\", \"error\" or \"evict\"", capacity);
+  }
+  table.capacity_policy = capacity == "error"   ? CapacityPolicy::kError
+                          : capacity == "evict" ? CapacityPolicy::kEvict
+                                                : CapacityPolicy::kGrow;
+  if (table.capacity_policy == CapacityPolicy::kEvict) {
+    const std::string by = reader.Text("evict_by").value_or("lru");
+    if (by != "lru" && by != "lfu") reader.Fail("evict_by", "\"lru\" or \"lfu\"", by);
+    table.evict_by = by == "lfu" ? EvictBy::kLfu : EvictBy::kLru;
+    table.evict_half_life = reader.Unsigned("evict_half_life", 1, 0xFFFFFFFFu).value_or(table.evict_half_life);
+  }
   const std::string policy = reader.Text("non_finite").value_or("apply");
   if (policy != "apply" && policy != "skip" && policy != "error") {
     reader.Fail("non_finite", "\"apply\", \"skip\" or \"error\"", policy);
@@ -195,7 +206,11 @@ std::string EmbeddingTableConfig::ToJson() const {
   // An admission rule keeps counts, also where a caller set the rule alone.
   json["min_used_times"] = table.keep_counts || table.min_used_times > 1 ? OrderedJson(table.min_used_times) : OrderedJson(nullptr);
   json["max_cold_secs"] = table.max_cold_secs;
-  json["capacity_policy"] = table.capacity_policy == CapacityPolicy::kError ? "error" : "grow";
+  json["capacity_policy"] = kCapacityPolicies[static_cast<int>(table.capacity_policy)];
+  if (table.capacity_policy == CapacityPolicy::kEvict) {
+    json["evict_by"] = table.evict_by == EvictBy::kLfu ? "lfu" : "lru";
+    json["evict_half_life"] = table.evict_half_life;
+  }
   json["max_bytes"] = table.max_bytes;
   json["non_finite"] = kPolicies[static_cast<int>(non_finite)];
   json["check_lookups"] = check_lookups;

@@ -20,7 +20,8 @@ struct EmbeddingTableConfig {
   //    "seed": int (64-bit) | {"initializer_seed": int|null, "graph_seed": int|null},       default: both null
   //    "initializer": {"name": str, "params": {name: number|str}},                           default: random_normal
   //    "min_used_times": int >= 0 | null, "max_cold_secs": int >= 0 | null,
-  //    "capacity_policy": "grow"|"error", "max_bytes": int >= 0, "non_finite": "apply"|"skip"|"error", "check_lookups": bool}
+  //    "capacity_policy": "grow"|"error"|"evict", "max_bytes": int >= 0, "non_finite": "apply"|"skip"|"error",
+  //    "check_lookups": bool, and with "evict" only: "evict_by": "lru"|"lfu", "evict_half_life": int >= 1 (updates)}
   // Unknown fields, wrong types and values out of range: kInvalidArgument naming table and field.
   static Result<EmbeddingTableConfig> FromJson(std::string_view text);
   // Canonical text, with the seed as one number and the initializer resolved; equal configs give equal texts.

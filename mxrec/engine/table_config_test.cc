@@ -87,17 +87,35 @@ TEST_P(WrongField, IsRefusedNamingTableFieldAndValue) {
   EXPECT_THAT(std::string(config.status().message()), ::testing::AllOf(HasSubstr("table user"), HasSubstr(field))) << json;
 }
 
-INSTANTIATE_TEST_SUITE_P(All, WrongField,
-                         ::testing::Values(Wrong{"dim", "0"}, Wrong{"dim", "-1"}, Wrong{"dim", "2.5"}, Wrong{"dim", "\"8\""},
-                                           Wrong{"dim", "null"}, Wrong{"dim", "true"}, Wrong{"dim", "1048577"},
-                                           Wrong{"dim", "1e300"}, Wrong{"vocabulary", "0"},
-                                           Wrong{"vocabulary", "18446744073709551615"}, Wrong{"vocabulary", "null"},
-                                           Wrong{"vocabulary", "[1]"}, Wrong{"seed", "1.5"}, Wrong{"seed", "\"x\""},
-                                           Wrong{"min_used_times", "-1"}, Wrong{"min_used_times", "2147483648"},
-                                           Wrong{"max_cold_secs", "-1"}, Wrong{"max_cold_secs", "0.5"}, Wrong{"max_bytes", "-8"},
-                                           Wrong{"capacity_policy", "\"evict\""}, Wrong{"capacity_policy", "1"},
-                                           Wrong{"non_finite", "\"ignore\""}, Wrong{"check_lookups", "1"},
-                                           Wrong{"initializer", "\"zeros\""}, Wrong{"colour", "1"}));
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongField,
+    ::testing::Values(Wrong{"dim", "0"}, Wrong{"dim", "-1"}, Wrong{"dim", "2.5"}, Wrong{"dim", "\"8\""}, Wrong{"dim", "null"},
+                      Wrong{"dim", "true"}, Wrong{"dim", "1048577"}, Wrong{"dim", "1e300"}, Wrong{"vocabulary", "0"},
+                      Wrong{"vocabulary", "18446744073709551615"}, Wrong{"vocabulary", "null"}, Wrong{"vocabulary", "[1]"},
+                      Wrong{"seed", "1.5"}, Wrong{"seed", "\"x\""}, Wrong{"min_used_times", "-1"},
+                      Wrong{"min_used_times", "2147483648"}, Wrong{"max_cold_secs", "-1"}, Wrong{"max_cold_secs", "0.5"},
+                      Wrong{"max_bytes", "-8"}, Wrong{"capacity_policy", "\"lru\""}, Wrong{"evict_by", "\"lru\""},
+                      Wrong{"evict_half_life", "5"}, Wrong{"capacity_policy", "1"}, Wrong{"non_finite", "\"ignore\""},
+                      Wrong{"check_lookups", "1"}, Wrong{"initializer", "\"zeros\""}, Wrong{"colour", "1"}));
+
+TEST(TableConfigTest, TheRuleOfEvictionIsReadUnderEvictOnly) {
+  const std::string start = R"({"name": "user", "dim": 2, "vocabulary": 7, "capacity_policy": "evict")";
+  EmbeddingTableConfig config = Parsed(start + "}");
+  EXPECT_EQ(config.table.capacity_policy, CapacityPolicy::kEvict);
+  EXPECT_EQ(config.table.evict_by, EvictBy::kLru);
+  config = Parsed(start + R"(, "evict_by": "lfu", "evict_half_life": 50})");
+  EXPECT_EQ(config.table.evict_by, EvictBy::kLfu);
+  EXPECT_EQ(config.table.evict_half_life, 50u);
+  EXPECT_EQ(Parsed(config.ToJson()).FirstDifference(config), "");
+  EXPECT_EQ(Parsed(start + "}").FirstDifference(config), R"(evict_by: "lru" against "lfu")");
+  EXPECT_THAT(Parsed(R"({"name": "user", "dim": 2, "vocabulary": 7})").FirstDifference(config), HasSubstr("capacity_policy"));
+  for (const char* wrong :
+       {R"("evict_by": "fifo")", R"("evict_by": 1)", R"("evict_half_life": 0)", R"("evict_half_life": 4294967296)"}) {
+    const auto refused = EmbeddingTableConfig::FromJson(start + ", " + wrong + "}");
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(refused.status().message()), ::testing::AllOf(HasSubstr("table user"), HasSubstr("evict_"))) << wrong;
+  }
+}
 
 TEST(TableConfigTest, WhatIsNoObjectIsRefused) {
   for (const char* text : {"", "[]", "3", "{", "{\"name\": \"\xff\"}", "null"}) {

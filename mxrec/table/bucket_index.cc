@@ -85,6 +85,12 @@ uint32_t BucketIndex::BucketsFor(uint64_t keys, uint32_t stagger) {
   return static_cast<uint32_t>(size) + 1;
 }
 
+uint64_t BucketIndex::MostBuckets(uint64_t keys, uint32_t indexes) {
+  // An index with keys has at most kGrowth times its least number of buckets, rounded up and one more.
+  const double least = static_cast<double>(keys) / (Bucket::kPlaces * kFullest);
+  return static_cast<uint64_t>(least * kGrowth) + 1 + std::min<uint64_t>(keys, indexes);
+}
+
 uint32_t BucketIndex::BucketsAfter(uint64_t extra, uint32_t stagger) const {
   const uint64_t wanted = size_ + extra;
   if (wanted <= Fits(bucket_count_)) return bucket_count_;

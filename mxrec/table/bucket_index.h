@@ -51,9 +51,11 @@ static_assert(sizeof(Bucket) == 64);
 // small dedupe tables.
 inline uint64_t KeyHash(uint64_t key) { return Mix64(key); }
 inline uint32_t ShardOfHash(uint64_t hash) { return static_cast<uint32_t>(hash >> 58); }
-inline uint32_t HomeOfHash(uint64_t hash, uint32_t bucket_count) {
-  return static_cast<uint32_t>((((hash << 6) >> 32) * bucket_count) >> 32);
+inline uint32_t HashPlace(uint64_t hash) { return static_cast<uint32_t>((hash << 6) >> 32); }
+inline uint32_t HomeOfPlace(uint32_t place, uint32_t bucket_count) {
+  return static_cast<uint32_t>((uint64_t{place} * bucket_count) >> 32);
 }
+inline uint32_t HomeOfHash(uint64_t hash, uint32_t bucket_count) { return HomeOfPlace(HashPlace(hash), bucket_count); }
 
 class BucketIndex {
  public:
@@ -94,8 +96,13 @@ class BucketIndex {
   uint32_t BucketsAfter(uint64_t extra, uint32_t stagger) const;
   // A copy with room for `extra` more keys, or an index without buckets when this one has the room already.
   Result<BucketIndex> Grown(uint64_t extra, uint32_t stagger) const;
-  // True when erased keys have left so many overflow bits that a rebuild pays.
-  bool WantsRebuild() const { return erased_since_rebuild_ > bucket_count_ && bucket_count_ > 1; }
+  // The most buckets that BucketsFor gives to `indexes` indexes with `keys` keys together.
+  static uint64_t MostBuckets(uint64_t keys, uint32_t indexes);
+  // True when erased keys have left so many overflow bits that a rebuild pays. `stagger` in [0, 64] spreads the rebuilds of shards
+  // that lose keys at the same rate.
+  bool WantsRebuild(uint32_t stagger = 64) const {
+    return erased_since_rebuild_ > uint64_t{bucket_count_} * (64 + stagger) / 128 && bucket_count_ > 1;
+  }
   // A copy of the size that fits now (may be smaller), without left-over overflow bits.
   Result<BucketIndex> Rebuilt(uint32_t stagger) const;
   void Clear();
@@ -108,6 +115,24 @@ class BucketIndex {
     for (uint32_t b = 0; b < bucket_count_; ++b) {
       Bucket& bucket = At(b);
       for (uint32_t p = 0; p < bucket.count(); ++p) visit(bucket.keys[p], bucket.handles[p]);
+    }
+  }
+  // Calls visit(key, handle) for the keys whose place in the order of hashes, HashPlace, is in [first, last], in storage order.
+  template <typename F>
+  void ForEachPlacedIn(uint32_t first, uint32_t last, F visit) const {
+    if (bucket_count_ == 0) return;
+    const uint32_t from = HomeOfPlace(first, bucket_count_), to = HomeOfPlace(last, bucket_count_);
+    // Keys whose homes are from .. to lie there or behind, over buckets with the overflow bit.
+    bool in_homes = true, more = true;
+    for (uint32_t b = from, read = 0; more && read < bucket_count_; ++read) {
+      const Bucket& bucket = At(b);
+      for (uint32_t p = 0; p < bucket.count(); ++p) {
+        const uint32_t place = HashPlace(KeyHash(bucket.keys[p]));
+        if (first <= place && place <= last) visit(bucket.keys[p], bucket.handles[p]);
+      }
+      in_homes = in_homes && b != to;
+      more = in_homes || bucket.overflow();
+      b = b + 1 == bucket_count_ ? 0 : b + 1;
     }
   }
   // Adds the number of buckets read to find each key: total over keys and the largest.

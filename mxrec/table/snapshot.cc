@@ -18,6 +18,16 @@ uint64_t Table::Snapshot::shard_rows(int shard) const { return table_->impl_->sh
 uint64_t Table::Snapshot::shard_candidates(int shard) const { return table_->impl_->shards[shard].candidates; }
 SlotRecord Table::Snapshot::slots() const { return table_->slots(); }
 
+EvictionState Table::Snapshot::eviction() const {
+  const Impl& impl = *table_->impl_;
+  if (!impl.evicts()) return {};
+  return {.kept = true,
+          .by = impl.options.evict_by,
+          .time = impl.clock.time(),
+          .row_hand = impl.row_hand,
+          .candidate_hand = impl.candidate_hand};
+}
+
 Status Table::Snapshot::ForEachBlock(int shard_number, size_t max_rows,
                                      const std::function<Status(const RowBlock&)>& block_fn) const {
   const Impl& impl = *table_->impl_;
@@ -25,7 +35,7 @@ Status Table::Snapshot::ForEachBlock(int shard_number, size_t max_rows,
   const size_t dim = layout.dim, slot_floats = layout.slot_floats;
   std::vector<uint64_t> keys, times;
   std::vector<float> values, slots;
-  std::vector<uint32_t> counts;
+  std::vector<uint32_t> counts, stamps;
   const size_t most = std::min<uint64_t>(max_rows, impl.shards[shard_number].rows);
   keys.reserve(most);
   values.reserve(most * dim);
@@ -40,12 +50,14 @@ Status Table::Snapshot::ForEachBlock(int shard_number, size_t max_rows,
     block.slots = slots.data();
     block.use_counts = layout.has_counts ? counts.data() : nullptr;
     block.last_seen_ms = layout.has_times ? times.data() : nullptr;
+    block.use_stamps = layout.has_stamps ? stamps.data() : nullptr;
     status = block_fn(block);
     keys.clear();
     values.clear();
     slots.clear();
     counts.clear();
     times.clear();
+    stamps.clear();
     return status.ok();
   };
   // Rows lie at random places; take handles a stretch ahead so that their misses overlap.
@@ -65,6 +77,7 @@ Status Table::Snapshot::ForEachBlock(int shard_number, size_t max_rows,
       slots.insert(slots.end(), floats + dim, floats + dim + slot_floats);
       if (layout.has_counts) counts.push_back(layout.GetCount(row));
       if (layout.has_times) times.push_back(layout.GetTime(row));
+      if (layout.has_stamps) stamps.push_back(layout.GetStamp(row));
       if (keys.size() == max_rows && !flush()) return false;
     }
     queue.clear();
@@ -111,7 +124,8 @@ Table::Loader::~Loader() {
   if (table_ != nullptr) Abort();
 }
 
-Result<std::unique_ptr<Table::Loader>> Table::BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms) {
+Result<std::unique_ptr<Table::Loader>> Table::BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms,
+                                                        const EvictionState& eviction) {
   impl_->writer_mutex.lock();
   std::unique_ptr<Loader> loader(new Loader(this, now_ms));
   impl_->ClearAll();
@@ -121,6 +135,12 @@ Result<std::unique_ptr<Table::Loader>> Table::BeginLoad(const SlotRecord& record
     impl_->slots_from_load = true;
   }
   MXREC_RETURN_IF_ERROR(impl_->Layout());
+  if (impl_->evicts() && eviction.kept && eviction.by == impl_->options.evict_by) {
+    loader->take_stamps_ = true;
+    impl_->clock.set_time(eviction.time);
+    impl_->row_hand = eviction.row_hand;
+    impl_->candidate_hand = eviction.candidate_hand;
+  }
   if (expected_rows >= kShardCount * 16) {
     // A little above the mean, so that most shards never grow.
     const uint64_t each = expected_rows / kShardCount + expected_rows / kShardCount / 64;
@@ -159,12 +179,14 @@ Status Table::Loader::AddRows(const RowBlock& block) {
       }
       layout.SetCount(row, block.use_counts != nullptr ? block.use_counts[i] : 0);
       layout.SetTime(row, block.last_seen_ms != nullptr ? block.last_seen_ms[i] : now);
+      layout.SetStamp(row, take_stamps_ && block.use_stamps != nullptr ? block.use_stamps[i] : UseClock::kNeverUsed);
       shard.index.Insert(block.keys[i], handle);
       ++shard.rows;
     }
     impl.row_count.fetch_add(end - at);
     at = end;
   }
+  if (impl.evicts()) return OkStatus();  // what is too much goes with Commit
   if (impl.options.capacity_policy == CapacityPolicy::kError && impl.row_count.load() > impl.options.capacity_rows) {
     return ResourceExhaustedError("table " + impl.options.name + ": the checkpoint holds more rows than its capacity of " +
                                   std::to_string(impl.options.capacity_rows) + " rows");
@@ -200,6 +222,7 @@ Status Table::Loader::AddCandidates(std::span<const Candidate> candidates) {
 
 uint64_t Table::Loader::Commit() {
   Table* table = std::exchange(table_, nullptr);
+  if (table->impl_->evicts()) table->impl_->TrimToCapacity();
   table->impl_->NoteChange();
   const uint64_t content_id = table->content_id();
   table->impl_->writer_mutex.unlock();

@@ -13,7 +13,7 @@
 // and is used by the next one.
 //
 // Erased rows go to their shard's stock and are handed out again; whoever holds handles from before learns it by
-// generation(), which changes after the last row of an erase has gone and before any of them can be handed out again.
+// generation(), which changes after the last row of an erase has gone and before the next writer, the only one who trusts handles.
 #include "mxrec/table/table.h"
 
 #include <algorithm>
@@ -72,6 +72,7 @@ Result<std::unique_ptr<Table>> Table::Create(TableOptions options) {
 
 Table::Table(TableOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
+  impl_->clock = UseClock(impl_->options.evict_by, impl_->options.evict_half_life);
   for (Shard& shard : impl_->shards) shard.index = BucketIndex(&impl_->index_memory);
 }
 Table::~Table() = default;
@@ -100,7 +101,7 @@ TableStats Table::stats() const {
   }
   const uint64_t dim_bytes = impl_->options.dim * sizeof(float);
   stats.bytes_slots = stats.rows * slots().slot_floats(impl_->options.dim) * sizeof(float);
-  const uint64_t metadata = (impl_->options.keep_counts ? 4 : 0) + (impl_->keep_times() ? 8 : 0);
+  const uint64_t metadata = (impl_->options.keep_counts ? 4 : 0) + (impl_->keep_times() ? 8 : 0) + (impl_->evicts() ? 4 : 0);
   stats.bytes_rows = stats.rows * (dim_bytes + metadata);
   stats.bytes_candidates = stats.candidates * sizeof(CandidateRecord);
   stats.load = places == 0 ? 0 : static_cast<double>(keys) / static_cast<double>(places);
@@ -132,14 +133,18 @@ void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t
   InitSlots(row);
   layout.SetCount(row, count);
   layout.SetTime(row, now_ms);
+  layout.SetStamp(row, UseClock::kNeverUsed);
 }
 
-Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra) {
+Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra, const ShardVictims* victims, bool keep_slots) {
   const RowLayout wanted = LayoutWith(slots);
   MXREC_ASSIGN_OR_RETURN(RowSlab slab, RowSlab::Create(wanted.stride_bytes()));
   std::array<RecordStock, kShardCount> stocks;
-  for (int s = 0; s < kShardCount; ++s) MXREC_RETURN_IF_ERROR(stocks[s].Reserve(&slab, shards[s].rows + extra[s], 0));
-  if (options.max_bytes != 0 && row_count.load() != 0) {
+  for (int s = 0; s < kShardCount; ++s) {
+    const uint64_t going = victims != nullptr ? (*victims)[s].size() : 0;
+    MXREC_RETURN_IF_ERROR(stocks[s].Reserve(&slab, shards[s].rows - going + extra[s], 0));
+  }
+  if (options.max_bytes != 0 && row_count.load() != 0 && !evicts()) {
     const uint64_t needed = BytesInUse(wanted);
     if (needed > options.max_bytes) {
       return ResourceExhaustedError("table " + options.name + ": " + std::to_string(row_count.load()) + " rows with " +
@@ -150,14 +155,16 @@ Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra) {
   ShardLocks<true, decltype(kAllShards)> locks(&shards, 0, kShardCount, kAllShards);
   for (int s = 0; s < kShardCount; ++s) {
     Shard& shard = shards[s];
+    if (victims != nullptr) EraseVictimsLocked(s, (*victims)[s]);
     shard.index.ForEach([&](uint64_t, uint32_t& handle) {
       if (handle & kCandidateBit) return;
       const char* from = rows.At(handle);
       const uint32_t to_handle = stocks[s].Take();
       char* to = slab.At(to_handle);
-      std::memcpy(to, from, wanted.dim * sizeof(float));
+      std::memcpy(to, from, keep_slots ? wanted.float_bytes() : wanted.dim * sizeof(float));
       wanted.SetCount(to, layout.GetCount(from));
       wanted.SetTime(to, layout.GetTime(from));
+      wanted.SetStamp(to, layout.GetStamp(from));
       handle = to_handle;
     });
     shard.row_stock = std::move(stocks[s]);
@@ -165,6 +172,7 @@ Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra) {
   rows = std::move(slab);
   layout = wanted;
   for (Shard& shard : shards) {
+    if (keep_slots) break;
     shard.index.ForEach([&](uint64_t, uint32_t& handle) {
       if ((handle & kCandidateBit) == 0) InitSlots(rows.At(handle));
     });
@@ -243,7 +251,10 @@ bool Table::Impl::EraseKey(Shard* shard, uint64_t key, bool* was_row) {
 }
 
 void Table::Impl::RebuildIfWanted(int shard_number) {
-  if (!shards[shard_number].index.WantsRebuild()) return;
+  if (shards[shard_number].index.WantsRebuild(static_cast<uint32_t>(shard_number))) Rebuild(shard_number);
+}
+
+void Table::Impl::Rebuild(int shard_number) {
   const uint64_t before = shards[shard_number].index.bytes();
   Result<BucketIndex> rebuilt = shards[shard_number].index.Rebuilt(static_cast<uint32_t>(shard_number));
   if (!rebuilt.ok()) return;  // only a matter of speed; the next erase tries again
@@ -354,6 +365,8 @@ void Table::Impl::ClearAll() {
   rows.Clear(layout.stride_bytes());
   candidates.Clear(sizeof(CandidateRecord));
   row_count = candidate_count = index_bytes = 0;
+  clock.Reset();
+  row_hand = candidate_hand = 0;
   NoteChange();
   generation.fetch_add(1, std::memory_order_release);
 }
@@ -396,14 +409,15 @@ Result<bool> Table::Impl::NeedsAttach(const SlotRecord& record) const {
   return true;
 }
 
-Status Table::Impl::Attach(const SlotRecord& record, const std::array<uint64_t, kShardCount>& new_rows) {
+Status Table::Impl::Attach(const SlotRecord& record, const std::array<uint64_t, kShardCount>& new_rows,
+                           const ShardVictims* victims) {
   SlotRecord before;
   {
     std::unique_lock lock(slots_mutex);
     before = std::exchange(slots, record);
   }
   if (!AttachMovesRows(record)) return OkStatus();  // the rows are as they shall be
-  if (Status status = Layout(new_rows); !status.ok()) {
+  if (Status status = Layout(new_rows, victims); !status.ok()) {
     std::unique_lock lock(slots_mutex);
     slots = std::move(before);
     return status;

@@ -3,15 +3,15 @@
 //   keys --hash--> 64 shards --> index (cache-line buckets: 5 x (key, 4-byte handle)) --> row slab
 //
 // Every one of the 2^64 keys is an ordinary key. A row is contiguous: values [dim], slot 0, slot 1, ..., then (only if the
-// table counts or times) use count uint32 and last-seen uint64 milliseconds, unaligned. Rows never move while they live
-// (attaching optimizer slots, once per table, is the exception); a handle stays valid until its row is erased, which changes
-// generation().
+// table counts, times or evicts) use count uint32, last-seen uint64 milliseconds, use stamp uint32, unaligned. Rows never move
+// while they live (attaching optimizer slots, once per table, is the exception); a handle stays valid until its row is erased,
+// which changes generation().
 //
 // Order: the distinct keys of a batch come out shard by shard, within a shard by first occurrence. So every result,
 // every row and every checkpoint is the same for any number of threads.
 //
 // A lookup never changes a table. An unseen key is answered with its first row (a pure function of seed and key), or
-// with the default row; inserting, counting and time-stamping happen in Update.
+// with the default row; inserting, counting, time-stamping and eviction by capacity happen in Update.
 //
 // Threads. Any number of Lookup, size, stats and one writer (Update, Insert, Erase, EvictCold, Clear, Load*) or any number of
 // Snapshots may overlap; writers and snapshots exclude each other inside (the caller need not). Lookups see each row as
@@ -42,7 +42,14 @@ inline constexpr uint32_t kNotAdmitted = 0xFFFFFFFEu;  // answered with the defa
 // In place of any of these, and of a row's handle: a key that its lookup excludes from training. Update leaves it out.
 inline constexpr uint32_t kNeverTrained = 0xFFFFFFFDu;
 
-enum class CapacityPolicy : uint8_t { kGrow = 0, kError = 1 };
+// What a table does that is full. kGrow: nothing is full but a byte cap, which is an error. kError: the step fails. kEvict: the
+// step's new rows take the place of the rows that EvictBy says, never of a row that the step itself uses; only a step that alone
+// needs more rows than fit fails. See evict.cc.
+enum class CapacityPolicy : uint8_t { kGrow = 0, kError = 1, kEvict = 2 };
+
+// kLru: the row that was not used for the longest time goes first. kLfu: the one that was used least often, where a use counts
+// half as much as one that is a half life younger. Used means: in an update or insert.
+enum class EvictBy : uint8_t { kLru = 0, kLfu = 1 };
 
 struct TableOptions {
   std::string name;
@@ -50,11 +57,13 @@ struct TableOptions {
   uint64_t seed = 0;
   InitializerSpec initializer;
   CapacityPolicy capacity_policy = CapacityPolicy::kGrow;
-  uint64_t capacity_rows = 0;   // the declared vocabulary; a limit under kError only
-  uint64_t max_bytes = 0;       // cap on index + rows + candidates; 0 = none
-  bool keep_counts = false;     // min_used_times given (0 included)
-  uint32_t min_used_times = 0;  // <= 1 admits at once
-  uint64_t max_cold_secs = 0;   // 0 = no time stamps, no cold eviction
+  uint64_t capacity_rows = 0;  // the declared vocabulary; a limit under kError and kEvict only
+  uint64_t max_bytes = 0;      // cap on index + rows + candidates; 0 = none
+  EvictBy evict_by = EvictBy::kLru;
+  uint64_t evict_half_life = 10000;  // kLfu: updates, at least 1
+  bool keep_counts = false;          // min_used_times given (0 included)
+  uint32_t min_used_times = 0;       // <= 1 admits at once
+  uint64_t max_cold_secs = 0;        // 0 = no time stamps, no cold eviction
 };
 
 // Slots and optimizer state that live in the table, attached by its first update; the table does not interpret them beyond
@@ -159,7 +168,7 @@ struct UpdateOptions {
 };
 
 struct UpdateReport {
-  uint64_t inserted = 0, admitted = 0, updated = 0, skipped = 0;
+  uint64_t inserted = 0, admitted = 0, updated = 0, skipped = 0, evicted = 0;
   uint64_t non_finite_rows = 0;
   bool has_non_finite_key = false;
   uint64_t non_finite_key = 0;  // smallest such key
@@ -173,6 +182,15 @@ struct RowBlock {
   const float* slots = nullptr;            // [count, SlotRecord::slot_floats]
   const uint32_t* use_counts = nullptr;    // null unless the table keeps counts
   const uint64_t* last_seen_ms = nullptr;  // null unless the table keeps times
+  const uint32_t* use_stamps = nullptr;    // null unless the table evicts: see use_clock.h
+};
+
+// What eviction by capacity knows beside the rows' stamps.
+struct EvictionState {
+  bool kept = false;  // whether the table evicts
+  EvictBy by = EvictBy::kLru;
+  uint64_t time = 0;                          // of the clock of uses
+  uint32_t row_hand = 0, candidate_hand = 0;  // where the search for victims goes on
 };
 
 // A candidate (counted, not yet admitted).
@@ -237,6 +255,7 @@ class Table {
     uint64_t shard_rows(int shard) const;
     uint64_t shard_candidates(int shard) const;
     SlotRecord slots() const;
+    EvictionState eviction() const;
     // Calls `block` with at most max_rows rows at a time; stops at its first failure and returns it. Thread-safe for
     // different shards.
     Status ForEachBlock(int shard, size_t max_rows, const std::function<Status(const RowBlock&)>& block) const;
@@ -255,7 +274,9 @@ class Table {
    public:
     ~Loader();
     // Keys must be new to the table; kDataLoss names a duplicate. `block.slots` null: fresh slots. Counts and times missing
-    // in the block start at 0 and at now_ms; those the table does not keep are dropped.
+    // in the block start at 0 and at now_ms; those the table does not keep are dropped. Use stamps count only if the eviction
+    // state of BeginLoad goes by the same rule as the table; else the rows count as never used. Rows above the capacity of a
+    // table that evicts go with Commit.
     Status AddRows(const RowBlock& block);
     Status AddCandidates(std::span<const Candidate> candidates);
     uint64_t Commit();  // the content_id() of what was loaded
@@ -266,9 +287,11 @@ class Table {
     Loader(Table* table, int64_t now_ms);
     Table* table_;
     int64_t now_ms_;
+    bool take_stamps_ = false;
   };
   // expected_rows is a hint for the first size of the index.
-  Result<std::unique_ptr<Loader>> BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms);
+  Result<std::unique_ptr<Loader>> BeginLoad(const SlotRecord& record, uint64_t expected_rows, int64_t now_ms,
+                                            const EvictionState& eviction = {});
 
   // For a load of what the table holds already: true when content_id() is still `content_id`; the optimizer state then counts
   // as loaded (see SlotRecord), and nothing else changes.

@@ -1,4 +1,4 @@
-// Inside of Table, shared by table.cc, lookup.cc, update.cc and snapshot.cc only.
+// Inside of Table, shared by table.cc, lookup.cc, update.cc, evict.cc and snapshot.cc only.
 //
 // Lock order: writer_mutex (writers exclusive, snapshots shared) before shard mutexes, shard mutexes in ascending order.
 // Only the holder of writer_mutex in exclusive mode changes anything; it takes the exclusive lock of a shard for each change
@@ -18,6 +18,7 @@
 #include "mxrec/table/probe_kernels.h"
 #include "mxrec/table/row_slab.h"
 #include "mxrec/table/table.h"
+#include "mxrec/table/use_clock.h"
 
 namespace mxrec {
 
@@ -39,9 +40,11 @@ struct RowLayout {
   size_t slot_floats = 0;
   bool has_counts = false;
   bool has_times = false;
+  bool has_stamps = false;
 
   size_t float_bytes() const { return (dim + slot_floats) * sizeof(float); }
-  size_t stride_bytes() const { return float_bytes() + (has_counts ? 4 : 0) + (has_times ? 8 : 0); }
+  size_t stamp_offset() const { return float_bytes() + (has_counts ? 4 : 0) + (has_times ? 8 : 0); }
+  size_t stride_bytes() const { return stamp_offset() + (has_stamps ? 4 : 0); }
 
   uint32_t GetCount(const char* row) const { return has_counts ? Load<uint32_t>(row + float_bytes()) : 0; }
   void SetCount(char* row, uint32_t count) const {
@@ -50,6 +53,10 @@ struct RowLayout {
   uint64_t GetTime(const char* row) const { return has_times ? Load<uint64_t>(row + float_bytes() + (has_counts ? 4 : 0)) : 0; }
   void SetTime(char* row, uint64_t ms) const {
     if (has_times) std::memcpy(row + float_bytes() + (has_counts ? 4 : 0), &ms, 8);
+  }
+  uint32_t GetStamp(const char* row) const { return has_stamps ? Load<uint32_t>(row + stamp_offset()) : 0; }
+  void SetStamp(char* row, uint32_t stamp) const {
+    if (has_stamps) std::memcpy(row + stamp_offset(), &stamp, 4);
   }
 
  private:
@@ -67,6 +74,7 @@ class RecordStock {
  public:
   static constexpr uint32_t kNone = 0xFFFFFFFFu;
 
+  uint64_t available() const { return freed_.size() + reserved_; }
   // Makes Take() work `count` more times. `spare` more are fetched when the slab has to be asked anyway.
   Status Reserve(RowSlab* slab, uint64_t count, uint32_t spare);
   uint32_t Take();
@@ -82,6 +90,36 @@ class RecordStock {
   std::vector<uint32_t> freed_;
   uint64_t reserved_ = 0;  // in runs_
   std::vector<Run> runs_;
+};
+
+// A row or candidate that has to go. `age`: the smallest goes first; equal ones by key.
+struct Victim {
+  uint64_t age, key;
+  uint32_t handle;
+  friend bool operator<(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b.age : a.key < b.key; }
+};
+using ShardVictims = std::array<std::vector<Victim>, kShardCount>;
+
+// A set of record numbers.
+class RecordSet {
+ public:
+  // Empty, for numbers below `records`. Costs what was in it.
+  void Reset(uint64_t records) {
+    for (const uint32_t record : records_) bits_[record >> 6] = 0;
+    records_.clear();
+    if (bits_.size() * 64 < records) bits_.resize((records + 63) / 64);
+  }
+  // REQUIRES: not in it.
+  void Add(uint32_t record) {
+    bits_[record >> 6] |= uint64_t{1} << (record & 63);
+    records_.push_back(record);
+  }
+  bool Has(uint32_t record) const { return !records_.empty() && (bits_[record >> 6] >> (record & 63) & 1) != 0; }
+  uint64_t count() const { return records_.size(); }
+
+ private:
+  std::vector<uint64_t> bits_;
+  std::vector<uint32_t> records_;
 };
 
 struct alignas(64) Shard {
@@ -103,6 +141,9 @@ struct Table::Impl {
   bool slots_from_load = false;
   mutable SharedMutex slots_mutex;  // slots alone, for slots()
 
+  UseClock clock;  // under kEvict
+  uint32_t row_hand = 0, candidate_hand = 0;
+
   std::atomic<uint64_t> generation{1};
   std::atomic<uint64_t> content_id{NextContentId()};
   std::atomic<uint64_t> row_count{0}, candidate_count{0}, index_bytes{0};
@@ -118,6 +159,7 @@ struct Table::Impl {
 
   bool admission() const { return options.min_used_times > 1; }
   bool keep_times() const { return options.max_cold_secs > 0; }
+  bool evicts() const { return options.capacity_policy == CapacityPolicy::kEvict; }
 
   CandidateRecord* candidate(uint32_t handle) const {
     return reinterpret_cast<CandidateRecord*>(candidates.At(handle & ~kCandidateBit));
@@ -138,19 +180,22 @@ struct Table::Impl {
   }
   uint64_t BytesInUse() const { return BytesInUse(layout); }
   RowLayout LayoutWith(const SlotRecord& record) const {
-    return {options.dim, record.slot_floats(options.dim), options.keep_counts, keep_times()};
+    return {options.dim, record.slot_floats(options.dim), options.keep_counts, keep_times(), evicts()};
   }
 
   // --- for the holder of writer_mutex ---
-  // Rows laid out anew for `slots` (values and metadata kept, slots at their start), with room for `extra` more rows of each shard.
-  Status Layout(const std::array<uint64_t, kShardCount>& extra = {});
+  // Rows laid out anew for `slots` (values and metadata kept, slots at their start), with room for `extra` more rows of each shard,
+  // once `victims` (rows, or null) have gone. With keep_slots (they are those of the layout now) slots are kept too: the table then
+  // holds the memory that it needs and no more.
+  Status Layout(const std::array<uint64_t, kShardCount>& extra = {}, const ShardVictims* victims = nullptr,
+                bool keep_slots = false);
   // Whether an update with this record needs Attach: other slots than the table has. kFailedPrecondition when they may not change.
   Result<bool> NeedsAttach(const SlotRecord& record) const;
   // Whether Attach lays the rows out anew.
   bool AttachMovesRows(const SlotRecord& record) const { return !record.slot_names.empty() || layout.slot_floats != 0; }
-  // Makes the record the table's own, with fresh slots, and takes care of `new_rows` of each shard if rows move. On failure
-  // nothing has changed.
-  Status Attach(const SlotRecord& record, const std::array<uint64_t, kShardCount>& new_rows);
+  // Makes the record the table's own, with fresh slots, and takes care of `new_rows` of each shard and of `victims` (rows) if rows
+  // move. On failure nothing has changed.
+  Status Attach(const SlotRecord& record, const std::array<uint64_t, kShardCount>& new_rows, const ShardVictims* victims);
   // Index of a shard with room for `extra` more keys; readers are kept out only for the swap.
   Status GrowIndex(int shard, uint64_t extra);
   // The same for who holds the exclusive lock of the shard already.
@@ -165,6 +210,29 @@ struct Table::Impl {
   bool EraseKey(Shard* shard, uint64_t key, bool* was_row);
   void DropOldestCandidates(uint64_t bytes_wanted);
   void RebuildIfWanted(int shard);
+  void Rebuild(int shard);  // the index, to the size that fits now; without memory for it, it stays as it is
+
+  // --- evict.cc: eviction by capacity; for the holder of writer_mutex ---
+  // How many rows may be there, laid out like `as`; and how many candidates beside that many rows.
+  uint64_t RowLimit(const RowLayout& as) const;
+  uint64_t CandidateLimit(const RowLayout& as, uint64_t rows_then) const;
+  // The `need` oldest rows (or candidates) out of a window behind *hand, which goes on. None of `spared`. REQUIRES: that many
+  // others are there.
+  void ChooseVictims(bool of_rows, uint64_t need, const RecordSet& spared, Executor* executor, uint32_t* hand,
+                     ShardVictims* victims) const;
+  // Erases them. REQUIRES (Locked): exclusive lock of the shard.
+  void EraseVictims(const ShardVictims& victims, Executor* executor);
+  void EraseVictimsLocked(int shard, const std::vector<Victim>& victims);
+  // Takes care that all shards together have `wanted` unused records, counting those of the victims.
+  Status ReserveTogether(bool of_rows, const std::array<uint64_t, kShardCount>& wanted, const ShardVictims& victims);
+  // Gives each shard what it wants of them.
+  void ShareStocks(bool of_rows, const std::array<uint64_t, kShardCount>& wanted);
+  // After an eviction: rebuilds indexes that are worn out or larger than the byte cap allows.
+  void TidyIndexes();
+  // Makes the clock of uses tick.
+  void TickClock();
+  // Rows and candidates of a table that was just loaded, down to what may be there.
+  void TrimToCapacity();
   void ClearAll();    // rows, candidates, index
   void ResetSlots();  // REQUIRES: empty. Neither of the two fails
 };

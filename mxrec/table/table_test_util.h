@@ -179,6 +179,10 @@ inline std::string Contents(const Table& table) {
   put(slots.slot_initial_values.data(), slots.slot_initial_values.size() * 4);
   put(slots.scalars.data(), slots.scalars.size() * 4);
   const size_t dim = table.options().dim, slot_floats = slots.slot_floats(dim);
+  const EvictionState eviction = snapshot->eviction();
+  put(&eviction.time, 8);
+  put(&eviction.row_hand, 4);
+  put(&eviction.candidate_hand, 4);
   uint64_t rows = 0, candidates = 0;
   for (int shard = 0; shard < kShardCount; ++shard) {
     EXPECT_TRUE(snapshot
@@ -190,6 +194,7 @@ inline std::string Contents(const Table& table) {
                                      put(block.slots, block.count * slot_floats * 4);
                                      if (block.use_counts != nullptr) put(block.use_counts, block.count * 4);
                                      if (block.last_seen_ms != nullptr) put(block.last_seen_ms, block.count * 8);
+                                     if (block.use_stamps != nullptr) put(block.use_stamps, block.count * 4);
                                      return OkStatus();
                                    })
                     .ok());
@@ -212,7 +217,7 @@ inline std::string Contents(const Table& table) {
 // Copies a table through Snapshot and Loader.
 inline Status CopyInto(const Table& from, Table* to, int64_t now_ms = 0) {
   const auto snapshot = from.TakeSnapshot();
-  MXREC_ASSIGN_OR_RETURN(const auto loader, to->BeginLoad(snapshot->slots(), snapshot->rows(), now_ms));
+  MXREC_ASSIGN_OR_RETURN(const auto loader, to->BeginLoad(snapshot->slots(), snapshot->rows(), now_ms, snapshot->eviction()));
   for (int shard = 0; shard < kShardCount; ++shard) {
     MXREC_RETURN_IF_ERROR(snapshot->ForEachBlock(shard, 777, [&](const RowBlock& block) { return loader->AddRows(block); }));
     MXREC_RETURN_IF_ERROR(

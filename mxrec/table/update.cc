@@ -40,6 +40,8 @@ struct UpdateScratch {
   std::vector<const float*> first_rows;
   std::vector<Fate> fates;
   std::vector<uint8_t> skipped;
+  ShardVictims row_victims, candidate_victims;
+  RecordSet used_rows, used_candidates, admitted, gone;
   KeyBatch batch;
 };
 
@@ -74,6 +76,7 @@ class NewRows {
       impl_.InitSlots(rows_[i]);
       layout.SetCount(rows_[i], 0);
       layout.SetTime(rows_[i], now_ms_);
+      layout.SetStamp(rows_[i], UseClock::kNeverUsed);
     }
     count_ = 0;
     adjoining_ = true;
@@ -123,13 +126,19 @@ class Updating {
     MXREC_RETURN_IF_ERROR(Reserve(/*rows=*/!rows_move));
     if (attach) {
       const std::string kind_before = impl_.slots.optimizer_kind;
-      MXREC_RETURN_IF_ERROR(impl_.Attach(record, new_rows_));
+      MXREC_RETURN_IF_ERROR(impl_.Attach(record, new_rows_, impl_.evicts() ? &scratch_->row_victims : nullptr));
       if (!kind_before.empty()) updater_->OnSlotsReplaced(kind_before);
       if (rows_move) FindMovedRows();
     }
     impl_.NoteChange();
     Adopt(&record);
+    if (impl_.evicts()) MakeRoom(rows_move);
     CarryOut();
+    if (impl_.evicts() && evicted_any_) {
+      // Before this call ends: handles of the victims are stale now, and may name new rows.
+      impl_.generation.fetch_add(1, std::memory_order_release);
+      impl_.TidyIndexes();
+    }
     Finish(report);
     return OkStatus();
   }
@@ -424,6 +433,7 @@ class Updating {
       rows += new_rows[shard];
       candidates += new_candidates[shard];
     }
+    if (impl_.evicts()) return PlanEviction(layout, rows, candidates);
     const uint64_t generation = impl_.generation.load();
     if (Status status = impl_.CheckRoom(layout, rows, candidates, new_keys); !status.ok()) {
       // Candidates are what may be lost under a byte cap: without them the rows may still fit.
@@ -443,6 +453,108 @@ class Updating {
     return impl_.generation.load() != generation ? Plan(layout) : OkStatus();
   }
 
+  // Plan for a table that evicts: what has to go for the new rows and candidates, with rows laid out like `layout`.
+  Status PlanEviction(const RowLayout& layout, uint64_t new_rows, uint64_t new_candidates) {
+    UpdateScratch& s = *scratch_;
+    const uint64_t limit = impl_.RowLimit(layout), rows_now = impl_.row_count.load(), candidates_now = impl_.candidate_count.load();
+    // What this step uses.
+    RecordSet &used_rows = s.used_rows, &used_candidates = s.used_candidates, &admitted = s.admitted;
+    used_rows.Reset(impl_.rows.allocated());
+    used_candidates.Reset(impl_.candidates.allocated());
+    admitted.Reset(impl_.candidates.allocated());
+    for (size_t m = 0; m < unique_; ++m) {
+      const uint32_t handle = s.handles[m];
+      if (handle == kNeverTrained || handle == BucketIndex::kAbsent) continue;
+      if ((handle & kCandidateBit) == 0) {
+        used_rows.Add(handle);
+        continue;
+      }
+      used_candidates.Add(handle & ~kCandidateBit);
+      if (fates_[m] == Fate::kAdmit) admitted.Add(handle & ~kCandidateBit);
+    }
+    if (used_rows.count() + new_rows > limit) {
+      const bool by_bytes = limit < impl_.options.capacity_rows;
+      return ResourceExhaustedError("table " + impl_.options.name + " holds at most " + std::to_string(limit) + " rows (" +
+                                    (by_bytes ? "max_bytes = " + std::to_string(impl_.options.max_bytes)
+                                              : "device_vocabulary_size = " + std::to_string(impl_.options.capacity_rows)) +
+                                    "), this step alone uses " + std::to_string(used_rows.count() + new_rows) + ", " +
+                                    std::to_string(new_rows) + " of them new; raise " +
+                                    (by_bytes ? "max_bytes" : "device_vocabulary_size") + " or make the batch smaller");
+    }
+    const uint64_t row_need = rows_now + new_rows > limit ? rows_now + new_rows - limit : 0;
+    row_hand_ = impl_.row_hand;
+    impl_.ChooseVictims(/*of_rows=*/true, row_need, used_rows, executor_, &row_hand_, &s.row_victims);
+
+    const uint64_t candidate_limit = impl_.CandidateLimit(layout, rows_now + new_rows - row_need);
+    const uint64_t then = candidates_now + new_candidates - admitted.count();
+    uint64_t candidate_need = then > candidate_limit ? then - candidate_limit : 0;
+    uint64_t others = candidates_now - used_candidates.count();
+    const RecordSet* spared = &used_candidates;
+    if (candidate_need > others) {
+      // Old ones first, then new ones, then those that this step only counts.
+      const uint64_t forget = std::min(candidate_need - others, new_candidates);
+      Forget(new_candidates, forget);
+      candidate_need -= forget;
+      if (candidate_need > others) spared = &admitted;
+    }
+    candidate_hand_ = impl_.candidate_hand;
+    impl_.ChooseVictims(/*of_rows=*/false, candidate_need, *spared, executor_, &candidate_hand_, &s.candidate_victims);
+    if (spared == &admitted) ForgetVictims();
+    return OkStatus();
+  }
+
+  // Does not keep `forget` of the `total` new candidates, evenly over the batch.
+  void Forget(uint64_t total, uint64_t forget) {
+    UpdateScratch& s = *scratch_;
+    uint64_t seen = 0;
+    for (int shard = 0; shard < kShardCount; ++shard) {
+      for (uint32_t i = shard_begin_[shard]; i < pending_end_[shard]; ++i) {
+        const uint32_t m = s.pending[i];
+        if (fates_[m] != Fate::kNewCandidate) continue;
+        const bool forgotten = (seen + 1) * forget / total != seen * forget / total;
+        ++seen;
+        if (!forgotten) continue;
+        fates_[m] = Fate::kForget;
+        --new_keys_[shard];
+        --new_candidates_[shard];
+      }
+    }
+  }
+
+  // Candidates that were to be counted and have to go.
+  void ForgetVictims() {
+    UpdateScratch& s = *scratch_;
+    RecordSet& gone = s.gone;
+    gone.Reset(impl_.candidates.allocated());
+    for (const std::vector<Victim>& list : s.candidate_victims) {
+      for (const Victim& victim : list) gone.Add(victim.handle & ~kCandidateBit);
+    }
+    for (int shard = 0; shard < kShardCount; ++shard) {
+      for (uint32_t i = shard_begin_[shard]; i < pending_end_[shard]; ++i) {
+        const uint32_t m = s.pending[i];
+        if (fates_[m] == Fate::kCount && gone.Has(s.handles[m] & ~kCandidateBit)) fates_[m] = Fate::kForget;
+      }
+    }
+  }
+
+  // Erases the victims, unless rows were just laid out without them, and hands their records to the shards that want some.
+  void MakeRoom(bool rows_moved) {
+    UpdateScratch& s = *scratch_;
+    impl_.row_hand = row_hand_;
+    impl_.candidate_hand = candidate_hand_;
+    for (int shard = 0; shard < kShardCount; ++shard) {
+      evicted_ += s.row_victims[shard].size();
+      evicted_any_ = evicted_any_ || !s.row_victims[shard].empty() || !s.candidate_victims[shard].empty();
+    }
+    if (!rows_moved) {
+      impl_.EraseVictims(s.row_victims, executor_);
+      impl_.ShareStocks(/*of_rows=*/true, new_rows_);
+    }
+    impl_.EraseVictims(s.candidate_victims, executor_);
+    impl_.ShareStocks(/*of_rows=*/false, new_candidates_);
+    impl_.TickClock();
+  }
+
   // The handles of rows after Attach has laid them out anew; all else is as Plan found it.
   void FindMovedRows() {
     UpdateScratch& s = *scratch_;
@@ -456,6 +568,7 @@ class Updating {
 
   // Index places and records for what Plan found to be new; without `rows`, the records of rows come with Attach.
   Status Reserve(bool rows) {
+    if (impl_.evicts()) return ReserveForEviction(rows);
     std::mutex mutex;
     Status failed;
     ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
@@ -471,6 +584,24 @@ class Updating {
       }
     });
     return failed;
+  }
+
+  // The same for a table that evicts: the index will have fewer keys by then, and all shards share the records.
+  Status ReserveForEviction(bool rows) {
+    const UpdateScratch& s = *scratch_;
+    std::mutex mutex;
+    Status status;
+    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
+      const uint64_t going = s.row_victims[shard].size() + s.candidate_victims[shard].size();
+      if (new_keys_[shard] <= going) return;
+      if (Status grown = impl_.GrowIndex(static_cast<int>(shard), new_keys_[shard] - going); !grown.ok()) {
+        std::lock_guard<std::mutex> lock(mutex);
+        status = std::move(grown);
+      }
+    });
+    if (status.ok() && rows) status = impl_.ReserveTogether(/*of_rows=*/true, new_rows_, s.row_victims);
+    if (status.ok()) status = impl_.ReserveTogether(/*of_rows=*/false, new_candidates_, s.candidate_victims);
+    return status.ok() ? status : Status(status.code(), "table " + impl_.options.name + ": " + std::string(status.message()));
   }
 
   // From here on nothing fails.
@@ -593,7 +724,7 @@ class Updating {
     float* sums = Ensure(&scratch->sums, kBlock * dim_);
     const RowLayout& layout = impl_.layout;
     const size_t row_bytes = layout.stride_bytes();
-    const bool metadata = layout.has_counts || layout.has_times;
+    const bool metadata = layout.has_counts || layout.has_times || layout.has_stamps;
     if (gradient_count_ == 0 && !metadata) return;  // an insert without values: nothing to touch again
     const uint64_t now = static_cast<uint64_t>(std::max<int64_t>(options_.now_ms, 0));
     float* rows[kBlock];
@@ -615,6 +746,7 @@ class Updating {
         if (metadata) {
           layout.SetCount(row, static_cast<uint32_t>(std::min<uint64_t>(uint64_t{layout.GetCount(row)} + counts[m], 0xFFFFFFFFu)));
           layout.SetTime(row, now);
+          if (layout.has_stamps) layout.SetStamp(row, impl_.clock.Stamp(layout.GetStamp(row), counts[m]));
         }
         if (offsets_[m] == offsets_[m + 1]) continue;
         if (skipped_ != nullptr && skipped_[m]) {
@@ -641,9 +773,10 @@ class Updating {
   void Finish(UpdateReport* report) {
     impl_.inserts.fetch_add(inserted_);
     impl_.admissions.fetch_add(admitted_);
+    impl_.evictions.fetch_add(evicted_);
     if (!admit_all_) impl_.updates.fetch_add(updated_);
     if (report == nullptr) return;
-    *report = {inserted_, admitted_, updated_, skipped_count_, non_finite_rows_, has_non_finite_key_, non_finite_key_};
+    *report = {inserted_, admitted_, updated_, skipped_count_, evicted_, non_finite_rows_, has_non_finite_key_, non_finite_key_};
   }
 
   Table::Impl& impl_;
@@ -669,6 +802,9 @@ class Updating {
   std::array<uint32_t, kShardCount> pending_end_{};
   size_t pending_count_ = 0;
   std::array<uint64_t, kShardCount> new_rows_{}, new_candidates_{}, new_keys_{};
+  uint32_t row_hand_ = 0, candidate_hand_ = 0;  // of impl_, once the victims have gone
+  uint64_t evicted_ = 0;
+  bool evicted_any_ = false;
 
   std::atomic<uint64_t> inserted_{0}, admitted_{0}, updated_{0}, skipped_count_{0};
   std::mutex non_finite_mutex_;

@@ -14,6 +14,7 @@ from mxrec import (
 )
 from mxrec._minimize import minimize
 from mxrec._sparse_optimizer import sparse_optimizer
+from mxrec._summary import summary
 from mxrec._version import __version__
 from mxrec.adamw import AdamWOptimizer
 from mxrec.config import init
@@ -44,6 +45,7 @@ __all__ = [
   "save_with_tf_saver",
   "sparse_optimizer",
   "stats",
+  "summary",
   "testing",
   "version",
 ]

@@ -134,6 +134,8 @@ def get_embedding_table(
   max_cold_secs: int | None = None,
   *,
   capacity_policy: str = "grow",
+  evict_by: str | None = None,
+  evict_half_life: int | None = None,
   max_bytes: int | None = None,
   non_finite: str = "apply",
   check_lookups: bool = False,
@@ -164,6 +166,8 @@ def sparse_optimizer(
 
 def stats(session: Any = None) -> dict[str, dict[str, Any]]: ...
 
+def summary(table: Any) -> tf.Tensor: ...
+
 def version() -> str: ...
 
 __all__ = [
@@ -186,6 +190,7 @@ __all__ = [
   "save_with_tf_saver",
   "sparse_optimizer",
   "stats",
+  "summary",
   "testing",
   "version",
 ]

@@ -29,6 +29,8 @@ MAX_COLD_SECS = 2**64 - 1
 MAX_STEP = 2**32 - 1
 MAX_BYTES = 2**63 - 1
 MAX_PADDING_IDS = 64
+MAX_HALF_LIFE = 2**32 - 1
+DEFAULT_HALF_LIFE = 10_000
 ID_DTYPES = (tf.int64, tf.int32, tf.uint64)
 
 _NAME = re.compile(r"[0-9A-Za-z_.]+")
@@ -125,6 +127,23 @@ def distribution_strategy(value: Any) -> str:
 def optional_integer(label: str, value: Any, high: int) -> int | None:
   """None, or an int in 0..high."""
   return None if value is None else integer(label, value, 0, high)
+
+
+def capacity(policy: Any, evict_by: Any, evict_half_life: Any) -> dict[str, Any]:
+  """What a full table does, as fields of its config."""
+  fields = {"capacity_policy": choice("capacity_policy", policy, ("grow", "error", "evict"))}
+  if policy == "evict":
+    fields["evict_by"] = choice("evict_by", "lru" if evict_by is None else evict_by, ("lru", "lfu"))
+    if evict_half_life is not None:
+      integer("evict_half_life", evict_half_life, 1, MAX_HALF_LIFE)
+      if fields["evict_by"] != "lfu":
+        raise ValueError(f'evict_half_life is for evict_by="lfu" only: got {evict_half_life} with evict_by="lru"')
+    fields["evict_half_life"] = DEFAULT_HALF_LIFE if evict_half_life is None else int(evict_half_life)
+    return fields
+  for label, value in (("evict_by", evict_by), ("evict_half_life", evict_half_life)):
+    if value is not None:
+      raise ValueError(f'{label} is for capacity_policy="evict" only: got {found(value)} with "{policy}"')
+  return fields
 
 
 def is_tensor(value: Any) -> bool:

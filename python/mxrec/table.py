@@ -19,6 +19,8 @@ _ARGUMENTS = {  # field of the table's config -> the argument it came from
   "min_used_times": "min_used_times",
   "max_cold_secs": "max_cold_secs",
   "capacity_policy": "capacity_policy",
+  "evict_by": "evict_by",
+  "evict_half_life": "evict_half_life",
   "max_bytes": "max_bytes",
   "non_finite": "non_finite",
   "check_lookups": "check_lookups",
@@ -35,6 +37,7 @@ class EmbeddingTable:
   def __init__(self, config: dict[str, Any], ops: TableOps) -> None:
     self._config = config
     self._ops = ops
+    self._summary: tf.Tensor | None = None
 
   def __repr__(self) -> str:
     return f"<mxrec table '{self.name}', dimension {self.dimension}>"
@@ -158,8 +161,9 @@ def registry(graph: tf.Graph | None = None) -> _graph.Registry:
 
 def _check_equal(old: EmbeddingTable, config: dict[str, Any], seed: int | None) -> None:
   for field, argument in _ARGUMENTS.items():
-    if old._config[field] != config[field]:
-      raise ValueError(f"table '{old.name}' exists with {argument} = {old._config[field]!r}, now asked for with {config[field]!r}")
+    before, now = old._config.get(field), config.get(field)
+    if before != now:
+      raise ValueError(f"table '{old.name}' exists with {argument} = {before!r}, now asked for with {now!r}")
   old_seed = old._config["seed"]["initializer_seed"]
   if old_seed != seed:
     raise ValueError(f"table '{old.name}' exists with initializer seed {old_seed!r}, now asked for with {seed!r}")
@@ -177,6 +181,8 @@ def get_embedding_table(
   max_cold_secs: int | None = None,
   *,
   capacity_policy: str = "grow",
+  evict_by: str | None = None,
+  evict_half_life: int | None = None,
   max_bytes: int | None = None,
   non_finite: str = "apply",
   check_lookups: bool = False,
@@ -188,7 +194,7 @@ def get_embedding_table(
   Args:
     name: 1..128 characters out of [0-9A-Za-z_.].
     dimension: values in a row, 1..512 (up to 65,536 with `allow_large_dimension`).
-    device_vocabulary_size: rows that are expected, 1..10^9; a limit only under capacity_policy="error".
+    device_vocabulary_size: rows that are expected, 1..10^9; a limit only under capacity_policy "error" and "evict".
     initializer: TensorFlow initializer object with a formula per element. The first row of an id depends only on this, the table's
       name, the initializer's seed and the graph's seed (tf.set_random_seed).
     key_dtype: tf.int64; every 64-bit value is an ordinary id.
@@ -198,8 +204,13 @@ def get_embedding_table(
       0: at once (0 also keeps counts).
     max_cold_secs: rows not trained for more than this many whole seconds are erased at the next save or `evict()`, 0..2^64-1; None
       or 0: never.
-    capacity_policy: "grow", or "error": more than `device_vocabulary_size` rows fail with tf.errors.ResourceExhaustedError.
-    max_bytes: most memory for index, rows and candidates; more fails with tf.errors.ResourceExhaustedError. None: no cap.
+    capacity_policy: "grow"; "error": more than `device_vocabulary_size` rows fail with tf.errors.ResourceExhaustedError; "evict":
+      rows of a step that do not fit take the place of others, and only a step that alone needs more rows than fit fails.
+    evict_by: "lru" (None): the rows that were not trained for the longest time go; "lfu": those that were trained least often,
+      where older uses count less. Only with capacity_policy="evict".
+    evict_half_life: updates of the table after which a use counts half, 1..2^32-1; None: 10,000. Only with evict_by="lfu".
+    max_bytes: most memory for index, rows and candidates, 0..2^63-1; more is evicted under capacity_policy="evict", else it fails
+      with tf.errors.ResourceExhaustedError. None or 0: no cap.
     non_finite: NaN or Inf in an update: "apply" it with one warning per table, "skip" the row, or "error" with the table untouched.
     check_lookups: report NaN or Inf among looked-up rows (one warning per table; an error under non_finite="error").
     allow_large_dimension: see `dimension`.
@@ -222,7 +233,7 @@ def get_embedding_table(
     "initializer": description,
     "min_used_times": _validate.optional_integer("min_used_times", min_used_times, _validate.MAX_USED_TIMES),
     "max_cold_secs": _validate.optional_integer("max_cold_secs", max_cold_secs, _validate.MAX_COLD_SECS),
-    "capacity_policy": _validate.choice("capacity_policy", capacity_policy, ("grow", "error")),
+    **_validate.capacity(capacity_policy, evict_by, evict_half_life),
     "max_bytes": _validate.optional_integer("max_bytes", max_bytes, _validate.MAX_BYTES) or 0,
     "non_finite": _validate.choice("non_finite", non_finite, ("apply", "skip", "error")),
     "check_lookups": _validate.boolean("check_lookups", check_lookups),

@@ -14,6 +14,8 @@ namespace {
 
 constexpr uint32_t kHasCounts = 1;
 constexpr uint32_t kHasTimes = 2;
+constexpr uint32_t kHasStamps = 4;
+constexpr uint32_t kStampsAreLfu = 8;
 constexpr uint32_t kMaxRuns = 65536;
 constexpr uint32_t kMaxSlots = 64;
 constexpr uint32_t kMaxScalars = 1024;
@@ -91,6 +93,7 @@ Status CheckHeader(const TableHeader& header) {
 
 // The lowest version that can say what is in the file.
 uint32_t VersionOf(const TableHeader& header) {
+  if (header.eviction.kept) return 3;
   return header.slots.slot_floats(header.dim) == uint64_t{header.dim} * header.slots.slot_names.size() ? 1 : 2;
 }
 
@@ -100,7 +103,7 @@ uint32_t FrameCrc(const char* frame) { return Crc32c({frame, kFrameBytes - 4}); 
 
 uint64_t TableHeader::row_bytes() const {
   // dim < 2^32 and at most 64 slots: no overflow.
-  return 8 + (has_times ? 8 : 0) + uint64_t{4} * (dim + slots.slot_floats(dim)) + (has_counts ? 4 : 0);
+  return 8 + (has_times ? 8 : 0) + uint64_t{4} * (dim + slots.slot_floats(dim)) + (has_counts ? 4 : 0) + (eviction.kept ? 4 : 0);
 }
 
 uint32_t RowsPerBlock(uint64_t row_bytes) { return static_cast<uint32_t>(std::max<uint64_t>(1, kBlockTargetBytes / row_bytes)); }
@@ -114,7 +117,14 @@ Result<std::string> EncodeTableHeader(const TableHeader& header) {
   for (const float value : header.slots.scalars) variable.Number(value);
   const uint32_t version = VersionOf(header);
   if (version >= 2) {
-    for (const uint32_t width : header.slots.slot_widths) variable.Number(width);
+    for (size_t s = 0; s < header.slots.slot_names.size(); ++s) {
+      variable.Number(static_cast<uint32_t>(header.slots.slot_width(s, header.dim)));
+    }
+  }
+  if (version >= 3) {
+    variable.Number(header.eviction.time);
+    variable.Number(header.eviction.row_hand);
+    variable.Number(header.eviction.candidate_hand);
   }
   variable.Text(header.table);
   variable.Text(header.slots.optimizer_kind);
@@ -131,7 +141,9 @@ Result<std::string> EncodeTableHeader(const TableHeader& header) {
   out.Number(version);
   out.Number(kByteOrderMark);
   out.Number(static_cast<uint32_t>(total));
-  out.Number((header.has_counts ? kHasCounts : 0) | (header.has_times ? kHasTimes : 0));
+  const bool lfu = header.eviction.kept && header.eviction.by == EvictBy::kLfu;
+  out.Number((header.has_counts ? kHasCounts : 0) | (header.has_times ? kHasTimes : 0) | (header.eviction.kept ? kHasStamps : 0) |
+             (lfu ? kStampsAreLfu : 0));
   out.Number(header.rows);
   out.Number(header.candidates);
   out.Number(header.seed);
@@ -210,9 +222,13 @@ Result<TableHeader> DecodeTableHeader(std::string_view bytes) {
   const uint32_t scalars = in.Number<uint32_t>();
   const uint32_t candidate_bytes = in.Number<uint32_t>();
   const uint64_t row_bytes = in.Number<uint64_t>();
-  if ((flags & ~(kHasCounts | kHasTimes)) != 0) return Damaged("header, flags", "0 to 3", flags);
+  const uint32_t known_flags = kHasCounts | kHasTimes | (version >= 3 ? kHasStamps | kStampsAreLfu : 0);
+  if ((flags & ~known_flags) != 0) return Damaged("header, flags", "0 to " + std::to_string(known_flags), flags);
+  if ((flags & kStampsAreLfu) != 0 && (flags & kHasStamps) == 0) return Damaged("header, flags", "4 with 8", flags);
   header.has_counts = (flags & kHasCounts) != 0;
   header.has_times = (flags & kHasTimes) != 0;
+  header.eviction.kept = (flags & kHasStamps) != 0;
+  header.eviction.by = (flags & kStampsAreLfu) != 0 ? EvictBy::kLfu : EvictBy::kLru;
   if (initializer > 3) return Damaged("header, initializer kind", "0 to 3", initializer);
   header.initializer.kind = static_cast<InitializerSpec::Kind>(initializer);
   if (runs > kMaxRuns) return Damaged("header, runs", "at most " + std::to_string(kMaxRuns), runs);
@@ -226,6 +242,11 @@ Result<TableHeader> DecodeTableHeader(std::string_view bytes) {
   if (version >= 2) {
     for (uint32_t i = 0; i < slots; ++i) header.slots.slot_widths.push_back(in.Number<uint32_t>());
   }
+  if (version >= 3) {
+    header.eviction.time = in.Number<uint64_t>();
+    header.eviction.row_hand = in.Number<uint32_t>();
+    header.eviction.candidate_hand = in.Number<uint32_t>();
+  }
   header.table = in.Text();
   header.slots.optimizer_kind = in.Text();
   for (uint32_t i = 0; i < slots; ++i) header.slots.slot_names.emplace_back(in.Text());
@@ -236,7 +257,7 @@ Result<TableHeader> DecodeTableHeader(std::string_view bytes) {
     return Damaged("header, padding", "up to 7 zero bytes", Printable(padding.substr(0, 16)));
   }
   MXREC_RETURN_IF_ERROR(CheckHeader(header));
-  if (version != VersionOf(header)) return Damaged("header, version for slots of these widths", VersionOf(header), version);
+  if (version != VersionOf(header)) return Damaged("header, version for its flags and slots", VersionOf(header), version);
   if (row_bytes != header.row_bytes()) return Damaged("header, bytes of a row", header.row_bytes(), row_bytes);
   return header;
 }
@@ -313,7 +334,11 @@ RowColumns RowColumnsOf(const TableHeader& header, size_t count, char* payload) 
     columns.slots = reinterpret_cast<float*>(at);
     at += count * floats * 4;
   }
-  if (header.has_counts) columns.use_counts = reinterpret_cast<uint32_t*>(at);
+  if (header.has_counts) {
+    columns.use_counts = reinterpret_cast<uint32_t*>(at);
+    at += count * 4;
+  }
+  if (header.eviction.kept) columns.use_stamps = reinterpret_cast<uint32_t*>(at);
   return columns;
 }
 

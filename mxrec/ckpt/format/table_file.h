@@ -27,8 +27,9 @@ namespace mxrec::format {
 
 inline constexpr std::string_view kTableFileMagic = "MXRECTAB";
 inline constexpr std::string_view kTableFooterMagic = "MXRECEND";
-// The newest version. A file has the lowest that can say what is in it: 2 when a slot has one float a row, else 1.
-inline constexpr uint32_t kTableFileVersion = 2;
+// The newest version. A file has the lowest that can say what is in it: 3 when rows have use stamps, else 2 when a slot has one
+// float a row, else 1.
+inline constexpr uint32_t kTableFileVersion = 3;
 inline constexpr uint32_t kByteOrderMark = 0x01020304;
 // What must be read to learn the length of the header.
 inline constexpr size_t kHeaderStartBytes = 24;
@@ -48,13 +49,14 @@ struct TableHeader {
   InitializerSpec initializer;
   SlotRecord slots;
   bool has_counts = false, has_times = false;
+  EvictionState eviction;  // kept: rows have use stamps
   uint32_t shard = 0, shard_count = 1;
   uint64_t rows = 0, candidates = 0;
   uint32_t rows_per_block = 0, candidates_per_block = 0;
   std::vector<uint64_t> run_rows;        // their sum is rows
   std::vector<uint64_t> run_candidates;  // as many; their sum is candidates
 
-  // Bytes of one row: key, time, values, slots, count.
+  // Bytes of one row: key, time, values, slots, count, stamp.
   uint64_t row_bytes() const;
 };
 
@@ -111,6 +113,7 @@ struct RowColumns {
   float* values;
   float* slots;
   uint32_t* use_counts;
+  uint32_t* use_stamps;
 };
 RowColumns RowColumnsOf(const TableHeader& header, size_t count, char* payload);
 struct CandidateColumns {

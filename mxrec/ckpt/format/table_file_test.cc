@@ -74,9 +74,8 @@ TEST(HeaderTest, SlotsOfOneFloatMakeVersion2AndShorterRows) {
   EXPECT_EQ(EncodeTableHeader(read).value(), bytes);
 
   // Behind two counts of 3 runs, 2 start values and 1 scalar: the widths.
-  for (const auto& [width, message] :
-       std::vector<std::pair<uint32_t, const char*>>{{2, "width of a slot: expected 1 or the dim 3, found 2"},
-                                                     {3, "version for slots of these widths: expected 1, found 2"}}) {
+  for (const auto& [width, message] : std::vector<std::pair<uint32_t, const char*>>{
+           {2, "width of a slot: expected 1 or the dim 3, found 2"}, {3, "version for its flags and slots: expected 1, found 2"}}) {
     std::string changed = bytes;
     StoreLittleEndian(width, changed.data() + 120 + 48 + 8 + 4 + 4);
     const Status status = DecodeTableHeader(WithChecksum(changed)).status();
@@ -89,10 +88,37 @@ TEST(HeaderTest, SlotsOfOneFloatMakeVersion2AndShorterRows) {
 
 TEST(HeaderTest, ANewerVersionIsRefusedByItsNumber) {
   std::string bytes = EncodeTableHeader(Sample()).value();
-  StoreLittleEndian(uint32_t{3}, bytes.data() + 8);
+  StoreLittleEndian(uint32_t{4}, bytes.data() + 8);
   const Status status = DecodeTableHeader(WithChecksum(bytes)).status();
   EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-  EXPECT_EQ(status.message(), "table file version 3; this build reads up to version 2");
+  EXPECT_EQ(status.message(), "table file version 4; this build reads up to version 3");
+}
+
+TEST(HeaderTest, UseStampsMakeVersion3WithTheClockAndTheHands) {
+  TableHeader header = Sample();
+  const uint64_t bytes_before = header.row_bytes();
+  header.eviction = {.kept = true, .by = EvictBy::kLfu, .time = uint64_t{77} << 32, .row_hand = 5, .candidate_hand = 6};
+  EXPECT_EQ(header.row_bytes(), bytes_before + 4);
+  const std::string bytes = EncodeTableHeader(header).value();
+  EXPECT_EQ(LoadLittleEndian<uint32_t>(bytes.data() + 8), 3u);
+  EXPECT_EQ(LoadLittleEndian<uint32_t>(bytes.data() + 20), 15u);
+  const TableHeader read = DecodeTableHeader(bytes).value();
+  EXPECT_TRUE(read.eviction.kept);
+  EXPECT_EQ(read.eviction.by, EvictBy::kLfu);
+  EXPECT_EQ(read.eviction.time, uint64_t{77} << 32);
+  EXPECT_EQ(read.eviction.row_hand, 5u);
+  EXPECT_EQ(read.eviction.candidate_hand, 6u);
+  EXPECT_EQ(EncodeTableHeader(read).value(), bytes);
+  for (const auto& [flags, message] :
+       std::vector<std::pair<uint32_t, const char*>>{{3, "version for its flags and slots: expected 1, found 3"},
+                                                     {11, "flags: expected 4 with 8, found 11"},
+                                                     {31, "flags: expected 0 to 15, found 31"}}) {
+    std::string changed = bytes;
+    StoreLittleEndian(flags, changed.data() + 20);
+    const Status status = DecodeTableHeader(WithChecksum(changed)).status();
+    EXPECT_EQ(status.code(), StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(message));
+  }
 }
 
 TEST(HeaderTest, FieldsOutOfRangeAreRefusedAlsoUnderARightChecksum) {
@@ -104,7 +130,7 @@ TEST(HeaderTest, FieldsOutOfRangeAreRefusedAlsoUnderARightChecksum) {
     EXPECT_EQ(status.code(), StatusCode::kDataLoss) << message;
     EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(message));
   };
-  refused(8, uint32_t{0}, "version: expected 1 to 2, found 0");
+  refused(8, uint32_t{0}, "version: expected 1 to 3, found 0");
   refused(12, uint32_t{0x04030201}, "byte order mark: expected 01020304, found 04030201");
   refused(20, uint32_t{4}, "flags: expected 0 to 3, found 4");
   refused(24, uint64_t{11}, "rows of all runs: expected 11, found 10");
