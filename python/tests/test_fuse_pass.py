@@ -54,8 +54,13 @@ def slow_ids(*ids):
   return out
 
 
+@pytest.fixture(autouse=True)
+def fuse(monkeypatch):
+  monkeypatch.setenv("MXREC_FUSE", "1")
+
+
 @pytest.fixture
-def no_fuse(monkeypatch):
+def no_fuse(monkeypatch, fuse):
   monkeypatch.setenv("MXREC_FUSE", "0")
 
 

@@ -268,7 +268,7 @@ class FusePass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
     const char* setting = std::getenv("MXREC_FUSE");
-    if (setting != nullptr && std::string_view(setting) == "0") return TfStatus();
+    if (setting == nullptr || std::string_view(setting) != "1") return TfStatus();
     if (options.is_function_graph || options.graph == nullptr || *options.graph == nullptr) return TfStatus();
     return FuseTableOps(options.graph->get());
   }

@@ -14,7 +14,7 @@
 // Feeds and fetches are edges of the graph by the time the pass runs, so both work on lookups by their names as before.
 // Function bodies are left alone. The pass changes only the copy of the graph that belongs to one set of feeds and fetches, returns
 // at once when there are not two nodes to fuse, and finds nothing more to do when it runs again.
-// MXREC_FUSE=0 in the environment turns it off.
+// Works where MXREC_FUSE=1 is in the environment; what it costs and brings: docs/performance.md.
 #ifndef MXREC_TF_GRAPH_FUSE_PASS_H_
 #define MXREC_TF_GRAPH_FUSE_PASS_H_
 
