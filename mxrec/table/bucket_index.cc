@@ -24,7 +24,7 @@ uint32_t* BucketIndex::Find(uint64_t key) {
   if (bucket_count_ == 0) return nullptr;
   uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
   for (uint32_t read = 0; read < bucket_count_; ++read) {
-    Bucket& bucket = At(at);
+    Bucket& bucket = buckets_[at];
     const uint32_t count = bucket.count();
     for (uint32_t place = 0; place < count; ++place) {
       if (bucket.keys[place] == key) return &bucket.handles[place];
@@ -38,7 +38,7 @@ uint32_t* BucketIndex::Find(uint64_t key) {
 void BucketIndex::Insert(uint64_t key, uint32_t handle) {
   uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
   for (;;) {
-    Bucket& bucket = At(at);
+    Bucket& bucket = buckets_[at];
     const uint32_t count = bucket.count();
     if (count < Bucket::kPlaces) {
       bucket.keys[count] = key;
@@ -56,7 +56,7 @@ uint32_t BucketIndex::Erase(uint64_t key) {
   if (bucket_count_ == 0) return kAbsent;
   uint32_t at = HomeOfHash(KeyHash(key), bucket_count_);
   for (uint32_t read = 0; read < bucket_count_; ++read) {
-    Bucket& bucket = At(at);
+    Bucket& bucket = buckets_[at];
     const uint32_t count = bucket.count();
     for (uint32_t place = 0; place < count; ++place) {
       if (bucket.keys[place] != key) continue;
@@ -119,10 +119,10 @@ Result<BucketIndex> BucketIndex::Resized(uint32_t new_bucket_count) const {
     copy.buckets_ = static_cast<Bucket*>(copy.memory_.data());
   }
   copy.bucket_count_ = new_bucket_count;
-  for (uint32_t b = 0; b < new_bucket_count; ++b) copy.At(b).meta = 0;
-  if (new_bucket_count > 0) copy.At(new_bucket_count - 1).meta = Bucket::kLast;
+  for (uint32_t b = 0; b < new_bucket_count; ++b) copy.buckets_[b].meta = 0;
+  if (new_bucket_count > 0) copy.buckets_[new_bucket_count - 1].meta = Bucket::kLast;
   for (uint32_t b = 0; b < bucket_count_; ++b) {
-    const Bucket& bucket = At(b);
+    const Bucket& bucket = buckets_[b];
     for (uint32_t p = 0; p < bucket.count(); ++p) copy.Insert(bucket.keys[p], bucket.handles[p]);
   }
   MXREC_CHECK(copy.size_ == size_);
@@ -158,7 +158,7 @@ void BucketIndex::ForEachInHashOrder(const std::function<bool(uint64_t, uint32_t
   // A key lies at its home or behind it over buckets with the overflow bit; so after a bucket without the bit every key
   // with a home up to there has been seen. Keys that wrapped round the end belong last.
   for (uint32_t b = 0; b < bucket_count_; ++b) {
-    const Bucket& bucket = At(b);
+    const Bucket& bucket = buckets_[b];
     for (uint32_t p = 0; p < bucket.count(); ++p) {
       const uint64_t hash = KeyHash(bucket.keys[p]);
       const bool is_wrapped = HomeOfHash(hash, bucket_count_) > b;
@@ -173,8 +173,8 @@ void BucketIndex::ForEachInHashOrder(const std::function<bool(uint64_t, uint32_t
 
 void BucketIndex::ProbeLengths(uint64_t* total, uint64_t* largest) const {
   for (uint32_t b = 0; b < bucket_count_; ++b) {
-    for (uint32_t p = 0; p < At(b).count(); ++p) {
-      const uint32_t home = HomeOfHash(KeyHash(At(b).keys[p]), bucket_count_);
+    for (uint32_t p = 0; p < buckets_[b].count(); ++p) {
+      const uint32_t home = HomeOfHash(KeyHash(buckets_[b].keys[p]), bucket_count_);
       const uint64_t length = 1 + (b >= home ? b - home : b + bucket_count_ - home);
       *total += length;
       *largest = std::max(*largest, length);

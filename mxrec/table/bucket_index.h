@@ -86,7 +86,7 @@ class BucketIndex {
   // REQUIRES: the key is absent and there is room (see Grown).
   void Insert(uint64_t key, uint32_t handle);
   // Fetches the cache line that Find, Insert or Erase will touch first. REQUIRES: bucket_count() > 0.
-  void PrefetchForInsert(uint64_t key) const { __builtin_prefetch(&At(HomeOfHash(KeyHash(key), bucket_count_)), 1, 3); }
+  void PrefetchForInsert(uint64_t key) const { __builtin_prefetch(buckets_ + HomeOfHash(KeyHash(key), bucket_count_), 1, 3); }
   // Returns the handle that went, or kAbsent.
   uint32_t Erase(uint64_t key);
 
@@ -113,7 +113,7 @@ class BucketIndex {
   template <typename F>
   void ForEach(F visit) {
     for (uint32_t b = 0; b < bucket_count_; ++b) {
-      Bucket& bucket = At(b);
+      Bucket& bucket = buckets_[b];
       for (uint32_t p = 0; p < bucket.count(); ++p) visit(bucket.keys[p], bucket.handles[p]);
     }
   }
@@ -125,7 +125,7 @@ class BucketIndex {
     // Keys whose homes are from .. to lie there or behind, over buckets with the overflow bit.
     bool in_homes = true, more = true;
     for (uint32_t b = from, read = 0; more && read < bucket_count_; ++read) {
-      const Bucket& bucket = At(b);
+      const Bucket& bucket = buckets_[b];
       for (uint32_t p = 0; p < bucket.count(); ++p) {
         const uint32_t place = HashPlace(KeyHash(bucket.keys[p]));
         if (first <= place && place <= last) visit(bucket.keys[p], bucket.handles[p]);
@@ -141,7 +141,6 @@ class BucketIndex {
  private:
   Result<BucketIndex> Resized(uint32_t new_bucket_count) const;
 
-  Bucket& At(uint32_t b) const { return buckets_[b]; }
   void Swap(BucketIndex& other);
 
   ExtentPool* pool_ = nullptr;

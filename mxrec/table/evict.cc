@@ -136,7 +136,7 @@ Status Table::Impl::ReserveTogether(bool of_rows, const std::array<uint64_t, kSh
   std::array<uint64_t, kShardCount> lacks{};
   uint64_t lack = 0, surplus = 0;
   for (int s = 0; s < kShardCount; ++s) {
-    const RecordStock& stock = of_rows ? shards[s].row_stock : shards[s].candidate_stock;
+    const RecordStock& stock = shards[s].stock(of_rows);
     const uint64_t has = stock.available() + victims[s].size();
     lacks[s] = wanted[s] > has ? wanted[s] - has : 0;
     lack += lacks[s];
@@ -144,7 +144,7 @@ Status Table::Impl::ReserveTogether(bool of_rows, const std::array<uint64_t, kSh
   }
   for (int s = 0; s < kShardCount && lack > surplus; ++s) {
     if (lacks[s] == 0) continue;
-    RecordStock& stock = of_rows ? shards[s].row_stock : shards[s].candidate_stock;
+    RecordStock& stock = shards[s].stock(of_rows);
     const uint64_t take = std::min(lacks[s], lack - surplus);
     MXREC_RETURN_IF_ERROR(stock.Reserve(of_rows ? &rows : &candidates, stock.available() + take, 0));
     lack -= take;
@@ -153,14 +153,18 @@ Status Table::Impl::ReserveTogether(bool of_rows, const std::array<uint64_t, kSh
 }
 
 void Table::Impl::ShareStocks(bool of_rows, const std::array<uint64_t, kShardCount>& wanted) {
-  const auto stock = [&](int s) -> RecordStock& { return of_rows ? shards[s].row_stock : shards[s].candidate_stock; };
+  const auto surplus = [&](int s) {
+    const uint64_t has = shards[s].stock(of_rows).available();
+    return has > wanted[s] ? has - wanted[s] : 0;
+  };
   int giver = 0;
   for (int s = 0; s < kShardCount; ++s) {
-    while (stock(s).available() < wanted[s]) {
-      while (stock(giver).available() <= wanted[giver]) ++giver;
+    RecordStock& taker = shards[s].stock(of_rows);
+    while (taker.available() < wanted[s]) {
+      while (giver < kShardCount && surplus(giver) == 0) ++giver;
       MXREC_CHECK(giver < kShardCount) << "reserved before";
-      const uint64_t count = std::min(wanted[s] - stock(s).available(), stock(giver).available() - wanted[giver]);
-      for (uint64_t i = 0; i < count; ++i) stock(s).Give(stock(giver).Take());
+      const uint64_t count = std::min(wanted[s] - taker.available(), surplus(giver));
+      for (uint64_t i = 0; i < count; ++i) taker.Give(shards[giver].stock(of_rows).Take());
     }
   }
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <utility>
 
+#include "mxrec/base/atomic_min.h"
 #include "mxrec/table/batch.h"
 #include "mxrec/table/scratch.h"
 
@@ -67,9 +68,7 @@ Status OccurrenceSort::Run(const OccurrenceInput& in, Executor* executor) {
     uint32_t counts[kBins] = {};
     const size_t done = EachOccurrence(in, slices[i], [&](size_t m, size_t) { ++counts[m >> shift]; });
     std::copy_n(counts, kBins, begins + i * kBins);
-    if (done == slices[i].end) return;
-    for (size_t seen = first_bad; i < seen && !first_bad.compare_exchange_weak(seen, i);) {
-    }
+    if (done != slices[i].end) AtomicMin(&first_bad, i);
   });
   if (first_bad != slices.size()) {
     const Slice& slice = slices[first_bad];

@@ -130,6 +130,10 @@ void Table::Impl::InitRow(char* row, uint64_t key, const float* values, uint32_t
   } else {
     GenerateFirstRows(options.initializer, options.seed, &key, 1, layout.dim, reinterpret_cast<float*>(row), layout.dim);
   }
+  InitBehindValues(row, count, now_ms);
+}
+
+void Table::Impl::InitBehindValues(char* row, uint32_t count, uint64_t now_ms) const {
   InitSlots(row);
   layout.SetCount(row, count);
   layout.SetTime(row, now_ms);
@@ -162,6 +166,7 @@ Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra, const
       const uint32_t to_handle = stocks[s].Take();
       char* to = slab.At(to_handle);
       std::memcpy(to, from, keep_slots ? wanted.float_bytes() : wanted.dim * sizeof(float));
+      if (!keep_slots) InitSlots(to);
       wanted.SetCount(to, layout.GetCount(from));
       wanted.SetTime(to, layout.GetTime(from));
       wanted.SetStamp(to, layout.GetStamp(from));
@@ -171,12 +176,6 @@ Status Table::Impl::Layout(const std::array<uint64_t, kShardCount>& extra, const
   }
   rows = std::move(slab);
   layout = wanted;
-  for (Shard& shard : shards) {
-    if (keep_slots) break;
-    shard.index.ForEach([&](uint64_t, uint32_t& handle) {
-      if ((handle & kCandidateBit) == 0) InitSlots(rows.At(handle));
-    });
-  }
   generation.fetch_add(1, std::memory_order_release);
   return OkStatus();
 }
@@ -289,8 +288,7 @@ void Table::Impl::DropOldestCandidates(uint64_t bytes_wanted) {
     EraseKey(&shard, aged[i].key, &was_row);
   }
   if (drop == 0) return;
-  NoteChange();
-  generation.fetch_add(1, std::memory_order_release);
+  NoteErased();
   for (int s = 0; s < kShardCount; ++s) RebuildIfWanted(s);
 }
 
@@ -305,10 +303,7 @@ uint64_t Table::Erase(std::span<const uint64_t> keys) {
     ++erased_any;
     erased_rows += was_row;
   }
-  if (erased_any > 0) {
-    impl_->NoteChange();
-    impl_->generation.fetch_add(1, std::memory_order_release);
-  }
+  if (erased_any > 0) impl_->NoteErased();
   impl_->erases.fetch_add(erased_rows);
   for (int s = 0; s < kShardCount; ++s) impl_->RebuildIfWanted(s);
   return erased_rows;
@@ -345,10 +340,7 @@ uint64_t Table::EvictCold(int64_t now_ms, Executor* executor) {
     rows_gone.fetch_add(rows);
     any_gone.fetch_add(cold.size());
   });
-  if (any_gone > 0) {
-    impl_->NoteChange();
-    impl_->generation.fetch_add(1, std::memory_order_release);
-  }
+  if (any_gone > 0) impl_->NoteErased();
   impl_->evictions.fetch_add(rows_gone);
   for (int s = 0; s < kShardCount; ++s) impl_->RebuildIfWanted(s);
   return rows_gone;
@@ -367,8 +359,7 @@ void Table::Impl::ClearAll() {
   row_count = candidate_count = index_bytes = 0;
   clock.Reset();
   row_hand = candidate_hand = 0;
-  NoteChange();
-  generation.fetch_add(1, std::memory_order_release);
+  NoteErased();
 }
 
 void Table::Impl::ResetSlots() {
@@ -381,8 +372,7 @@ void Table::Impl::ResetSlots() {
   ShardLocks<true, decltype(kAllShards)> locks(&shards, 0, kShardCount, kAllShards);
   layout = LayoutWith(slots);
   rows.Clear(layout.stride_bytes());
-  NoteChange();
-  generation.fetch_add(1, std::memory_order_release);
+  NoteErased();
 }
 
 void Table::Clear() {

@@ -128,6 +128,8 @@ struct alignas(64) Shard {
   uint64_t rows = 0;
   uint64_t candidates = 0;
   RecordStock row_stock, candidate_stock;
+
+  RecordStock& stock(bool of_rows) { return of_rows ? row_stock : candidate_stock; }
 };
 
 struct Table::Impl {
@@ -156,6 +158,11 @@ struct Table::Impl {
   }
   // For the holder of writer_mutex, with every change.
   void NoteChange() { content_id.store(NextContentId(), std::memory_order_release); }
+  // The same where rows or candidates have gone: handles from before are stale.
+  void NoteErased() {
+    NoteChange();
+    generation.fetch_add(1, std::memory_order_release);
+  }
 
   bool admission() const { return options.min_used_times > 1; }
   bool keep_times() const { return options.max_cold_secs > 0; }
@@ -206,6 +213,8 @@ struct Table::Impl {
   // Fills a taken row: values (null: first row), slots at their start, count and time.
   void InitRow(char* row, uint64_t key, const float* values, uint32_t count, uint64_t now_ms) const;
   void InitSlots(char* row) const;
+  // All but the values: slots at their start, count and time, no use yet.
+  void InitBehindValues(char* row, uint32_t count, uint64_t now_ms) const;
   // REQUIRES: exclusive lock of the shard. False when the key is absent.
   bool EraseKey(Shard* shard, uint64_t key, bool* was_row);
   void DropOldestCandidates(uint64_t bytes_wanted);

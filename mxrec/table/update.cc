@@ -16,6 +16,7 @@
 
 #include "mxrec/kernels/float_mode.h"
 #include "mxrec/kernels/non_finite.h"
+#include "mxrec/table/new_rows.h"
 #include "mxrec/table/occurrences.h"
 #include "mxrec/table/scratch.h"
 #include "mxrec/table/table_impl.h"
@@ -47,49 +48,6 @@ struct UpdateScratch {
 
 struct BlockScratch {
   std::vector<float> sums;
-};
-
-// Collects new rows whose first values are to be generated: a block of them costs little more than one.
-class NewRows {
- public:
-  NewRows(const Table::Impl* impl, uint64_t now_ms) : impl_(*impl), now_ms_(now_ms), adjoining_(true) {}
-  void Add(uint64_t key, char* row) {
-    if (count_ == kBlock) Flush();
-    adjoining_ = adjoining_ && (count_ == 0 || row == rows_[count_ - 1] + impl_.layout.stride_bytes());
-    rows_[count_] = row;
-    keys_[count_++] = key;
-  }
-  void Flush() {
-    if (count_ == 0) return;
-    const RowLayout& layout = impl_.layout;
-    const auto generate = [&](float* to, size_t stride) {
-      GenerateFirstRows(impl_.options.initializer, impl_.options.seed, keys_, count_, layout.dim, to, stride);
-    };
-    if (adjoining_) {
-      generate(reinterpret_cast<float*>(rows_[0]), layout.stride_bytes() / sizeof(float));
-    } else {
-      float* values = Ensure(&scratch_->sums, kBlock * layout.dim);
-      generate(values, layout.dim);
-      for (size_t i = 0; i < count_; ++i) std::memcpy(rows_[i], values + i * layout.dim, layout.dim * sizeof(float));
-    }
-    for (size_t i = 0; i < count_; ++i) {
-      impl_.InitSlots(rows_[i]);
-      layout.SetCount(rows_[i], 0);
-      layout.SetTime(rows_[i], now_ms_);
-      layout.SetStamp(rows_[i], UseClock::kNeverUsed);
-    }
-    count_ = 0;
-    adjoining_ = true;
-  }
-
- private:
-  const Table::Impl& impl_;
-  uint64_t now_ms_;
-  bool adjoining_;  // each row right behind the one before
-  size_t count_ = 0;
-  ScratchLease<BlockScratch> scratch_;
-  char* rows_[kBlock];
-  uint64_t keys_[kBlock];
 };
 
 class Updating {
@@ -438,15 +396,7 @@ class Updating {
     if (Status status = impl_.CheckRoom(layout, rows, candidates, new_keys); !status.ok()) {
       // Candidates are what may be lost under a byte cap: without them the rows may still fit.
       if (candidates == 0 || impl_.options.max_bytes == 0) return status;
-      for (int shard = 0; shard < kShardCount; ++shard) {
-        for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
-          if (handles[m] == BucketIndex::kAbsent && fates_[m] == Fate::kNewCandidate) {
-            fates_[m] = Fate::kForget;
-            --new_keys[shard];
-          }
-        }
-        new_candidates[shard] = 0;
-      }
+      Forget(candidates, candidates);
       MXREC_RETURN_IF_ERROR(impl_.CheckRoom(layout, rows, 0, new_keys));
     }
     // Dropping old candidates may have dropped some of ours: find out anew (rows are not dropped, so this ends).
@@ -569,39 +519,46 @@ class Updating {
   // Index places and records for what Plan found to be new; without `rows`, the records of rows come with Attach.
   Status Reserve(bool rows) {
     if (impl_.evicts()) return ReserveForEviction(rows);
-    std::mutex mutex;
-    Status failed;
-    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
-      if (new_rows_[shard] + new_candidates_[shard] == 0) return;
+    return ForPendingShards([&](int shard) -> Status {
+      if (new_rows_[shard] + new_candidates_[shard] == 0) return OkStatus();
       Shard& of = impl_.shards[shard];
       const uint32_t spare = static_cast<uint32_t>(std::min<uint64_t>(of.rows / 64, 64));
-      Status status = impl_.GrowIndex(static_cast<int>(shard), new_keys_[shard]);
-      if (status.ok() && rows) status = of.row_stock.Reserve(&impl_.rows, new_rows_[shard], spare);
-      if (status.ok()) status = of.candidate_stock.Reserve(&impl_.candidates, new_candidates_[shard], 16);
-      if (!status.ok()) {
-        std::lock_guard<std::mutex> lock(mutex);
-        failed = Status(status.code(), "table " + impl_.options.name + ": " + std::string(status.message()));
-      }
+      MXREC_RETURN_IF_ERROR(impl_.GrowIndex(shard, new_keys_[shard]));
+      if (rows) MXREC_RETURN_IF_ERROR(of.row_stock.Reserve(&impl_.rows, new_rows_[shard], spare));
+      return of.candidate_stock.Reserve(&impl_.candidates, new_candidates_[shard], 16);
     });
-    return failed;
   }
 
   // The same for a table that evicts: the index will have fewer keys by then, and all shards share the records.
   Status ReserveForEviction(bool rows) {
     const UpdateScratch& s = *scratch_;
-    std::mutex mutex;
-    Status status;
-    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
+    Status status = ForPendingShards([&](int shard) -> Status {
       const uint64_t going = s.row_victims[shard].size() + s.candidate_victims[shard].size();
-      if (new_keys_[shard] <= going) return;
-      if (Status grown = impl_.GrowIndex(static_cast<int>(shard), new_keys_[shard] - going); !grown.ok()) {
+      return new_keys_[shard] <= going ? OkStatus() : impl_.GrowIndex(shard, new_keys_[shard] - going);
+    });
+    if (status.ok() && rows) status = OfTable(impl_.ReserveTogether(/*of_rows=*/true, new_rows_, s.row_victims));
+    if (status.ok()) status = OfTable(impl_.ReserveTogether(/*of_rows=*/false, new_candidates_, s.candidate_victims));
+    return status;
+  }
+
+  // Runs body(shard) for all shards; returns one of the failures, if there are some.
+  template <typename Body>
+  Status ForPendingShards(const Body& body) {
+    std::mutex mutex;
+    Status failed;
+    ForGroups(executor_, pending_count_, kShardCount, [&](size_t shard) {
+      if (Status status = body(static_cast<int>(shard)); !status.ok()) {
         std::lock_guard<std::mutex> lock(mutex);
-        status = std::move(grown);
+        failed = OfTable(std::move(status));
       }
     });
-    if (status.ok() && rows) status = impl_.ReserveTogether(/*of_rows=*/true, new_rows_, s.row_victims);
-    if (status.ok()) status = impl_.ReserveTogether(/*of_rows=*/false, new_candidates_, s.candidate_victims);
-    return status.ok() ? status : Status(status.code(), "table " + impl_.options.name + ": " + std::string(status.message()));
+    return failed;
+  }
+
+  // A failure with the table's name.
+  Status OfTable(Status status) const {
+    if (status.ok()) return status;
+    return Status(status.code(), "table " + impl_.options.name + ": " + std::string(status.message()));
   }
 
   // From here on nothing fails.

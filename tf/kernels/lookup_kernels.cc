@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "mxrec/base/atomic_min.h"
 #include "mxrec/kernels/expand_rows.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
@@ -170,10 +171,7 @@ class ExpandOp : public OpKernel {
       const size_t count = std::min(range, places.size() - begin);
       const size_t done = ExpandRows(DataSpan<float>(rows).data(), unique, dim, places.data() + begin, count,
                                      MutableData<float>(output) + begin * dim);
-      if (done == count) return;
-      const size_t bad = begin + done;
-      for (size_t seen = first_bad; bad < seen && !first_bad.compare_exchange_weak(seen, bad);) {
-      }
+      if (done != count) AtomicMin(&first_bad, begin + done);
     });
     const size_t bad = first_bad;
     OP_REQUIRES(ctx, bad == places.size(),

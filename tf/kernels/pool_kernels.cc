@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "mxrec/base/atomic_min.h"
 #include "mxrec/kernels/clip_rows.h"
 #include "mxrec/kernels/float_mode.h"
 #include "mxrec/kernels/pool_rows.h"
@@ -88,9 +89,7 @@ class BagsOp : public OpKernel {
     PoolExecutor executor(ctx);
     executor.ParallelFor((bags.count + each - 1) / each, [&](size_t range) {
       const ScopedIeeeFloat ieee;  // the result must not depend on the thread
-      const size_t bad = body(range * each, std::min(bags.count, (range + 1) * each));
-      for (size_t seen = first_bad; bad < seen && !first_bad.compare_exchange_weak(seen, bad);) {
-      }
+      AtomicMin(&first_bad, body(range * each, std::min(bags.count, (range + 1) * each)));
     });
     return BadOccurrence(bags, first_bad, unique);
   }
