@@ -13,6 +13,7 @@
 
 #include "bench/harness.h"
 #include "bench/keys.h"
+#include "mxrec/base/process_memory.h"
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/ckpt/checkpoint.h"
 #include "mxrec/engine/embedding_table.h"
@@ -22,21 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-uint64_t StatusKb(const char* field) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.rfind(field, 0) == 0) return std::strtoull(line.c_str() + std::string(field).size() + 1, nullptr, 10);
-  }
-  return 0;
-}
-
 // Largest resident size while work runs, minus the larger of those before and after, in MiB: what is needed beside the table.
 double ExtraMib(const std::function<void()>& work) {
-  std::ofstream("/proc/self/clear_refs") << "5";  // resets the high-water mark
-  const uint64_t before = StatusKb("VmRSS");
+  ResetPeakResident();
+  const uint64_t before = ResidentBytes();
   work();
-  return static_cast<double>(StatusKb("VmHWM") - std::max(before, StatusKb("VmRSS"))) / 1024.0;
+  const uint64_t beside = std::max(before, ResidentBytes());
+  return static_cast<double>(std::max(PeakResidentBytes(), beside) - beside) / 1048576.0;
 }
 
 void Check(const Status& status) {

@@ -9,17 +9,11 @@
 
 #include "bench/harness.h"
 #include "bench/keys.h"
+#include "mxrec/base/process_memory.h"
 #include "mxrec/engine/embedding_table.h"
 
 namespace mxrec::bench {
 namespace {
-
-uint64_t ResidentBytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t size = 0, resident = 0;
-  statm >> size >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
 
 struct Measured {
   double beyond = -1;  // bytes a key, resident, beyond values and slots

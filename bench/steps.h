@@ -78,6 +78,18 @@ inline void LookupUnique(EmbeddingTable* table, const uint64_t* ids, StepBuffers
       &b->generation, executor));
 }
 
+// What the lookup said, with a gradient for each id.
+inline UpdatePart PartOf(const StepBuffers& b) {
+  UpdatePart part;
+  part.keys = {b.unique_keys.data(), b.unique};
+  part.handles = {b.handles.data(), b.unique};
+  part.counts = {b.counts.data(), b.unique};
+  part.generation = b.generation;
+  part.index = b.inverse;
+  part.values = b.gradients.data();
+  return part;
+}
+
 // dedupe, find, expand, segment sum, fused update
 inline void TrainStep(EmbeddingTable* table, const OptimizerUnderTest& optimizer, const uint64_t* ids, StepBuffers* b,
                       Executor* executor) {
@@ -88,13 +100,7 @@ inline void TrainStep(EmbeddingTable* table, const OptimizerUnderTest& optimizer
         return UniqueOutputs{nullptr, b->unique_keys.data(), b->handles.data(), b->counts.data()};
       },
       &b->generation, executor));
-  UpdatePart part;
-  part.keys = {b->unique_keys.data(), b->unique};
-  part.handles = {b->handles.data(), b->unique};
-  part.counts = {b->counts.data(), b->unique};
-  part.generation = b->generation;
-  part.index = b->inverse;
-  part.values = b->gradients.data();
+  const UpdatePart part = PartOf(*b);
   Check(table->Apply(*optimizer.optimizer, optimizer.hyper, {&part, 1}, executor));
 }
 
@@ -115,14 +121,8 @@ inline void PooledStep(EmbeddingTable* table, const OptimizerUnderTest& optimize
   const Bags bags = {offsets.data(), count, b->inverse.data(), kBatch, nullptr, Combiner::kSum};
   if (PoolRows(b->rows.data(), b->unique, table->dim(), bags, 0, count, b->expanded.data()) != kBatch) std::exit(2);
   OccurrenceScales(bags, 0, count, b->bag_of.data(), nullptr);
-  UpdatePart part;
-  part.keys = {b->unique_keys.data(), b->unique};
-  part.handles = {b->handles.data(), b->unique};
-  part.counts = {b->counts.data(), b->unique};
-  part.generation = b->generation;
+  UpdatePart part = PartOf(*b);
   part.first_rows = b->rows.data();
-  part.index = b->inverse;
-  part.values = b->gradients.data();
   part.value_rows = b->bag_of;
   part.value_count = count;
   Check(table->Apply(*optimizer.optimizer, optimizer.hyper, {&part, 1}, executor));

@@ -1,10 +1,10 @@
 // What saving and loading take beside the table: the peak stays below 1.3 times the table.
-#include <unistd.h>
 
 #include <cstdio>
 #include <functional>
 
 #include "gtest/gtest.h"
+#include "mxrec/base/process_memory.h"
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/ckpt/checkpoint.h"
 #include "mxrec/ckpt/ckpt_test_util.h"
@@ -15,21 +15,12 @@ namespace {
 constexpr uint32_t kDim = 64;
 constexpr uint64_t kRows = 400'000;  // 195 MiB with one slot
 
-uint64_t StatusBytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  std::string line;
-  while (std::getline(status, line)) {
-    if (line.starts_with(field + ":")) return std::strtoull(line.c_str() + field.size() + 1, nullptr, 10) * 1024;
-  }
-  return 0;
-}
-
 // Largest resident size while `work` runs. 0 when the system does not let a process reset its high-water mark.
 uint64_t PeakDuring(const std::function<void()>& work) {
-  std::ofstream("/proc/self/clear_refs") << "5";
-  if (StatusBytes("VmHWM") > StatusBytes("VmRSS") + (uint64_t{8} << 20)) return 0;
+  ResetPeakResident();
+  if (PeakResidentBytes() > ResidentBytes() + (uint64_t{8} << 20)) return 0;
   work();
-  return StatusBytes("VmHWM");
+  return PeakResidentBytes();
 }
 
 TableOptions Options() {
@@ -48,9 +39,7 @@ SlotRecord OneSlot() {
 }
 
 TEST(CkptMemoryTest, D37_SavingAndLoadingPeakBelow1_3TimesTheTable) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's own memory counts too";
-#endif
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts too";
   testing::TempDir temp;
   ThreadPool pool(2);
   const CheckpointIo io{.executor = &pool};
@@ -59,7 +48,7 @@ TEST(CkptMemoryTest, D37_SavingAndLoadingPeakBelow1_3TimesTheTable) {
                 static_cast<double>(table) / 1048576, static_cast<double>(peak) / static_cast<double>(table));
   };
 
-  const uint64_t empty = StatusBytes("VmRSS");
+  const uint64_t empty = ResidentBytes();
   auto table = Table::Create(Options()).value();
   {
     const auto loader = table->BeginLoad(OneSlot(), 0, 0).value();
@@ -71,7 +60,7 @@ TEST(CkptMemoryTest, D37_SavingAndLoadingPeakBelow1_3TimesTheTable) {
     }
     loader->Commit();
   }
-  const uint64_t table_bytes = StatusBytes("VmRSS") - empty;
+  const uint64_t table_bytes = ResidentBytes() - empty;
   ASSERT_GT(table_bytes, kRows * kDim * 2 * sizeof(float));
   const Table* const saved[] = {table.get()};
   const uint64_t save_peak = PeakDuring([&] { ASSERT_EQ(SaveCheckpoint(io, temp.path(), saved, {.step = 1}), OkStatus()); });
@@ -81,7 +70,7 @@ TEST(CkptMemoryTest, D37_SavingAndLoadingPeakBelow1_3TimesTheTable) {
 
   // Into an empty table, as a resumed process does; the bound counts the table that is loaded.
   table.reset();
-  const uint64_t before = StatusBytes("VmRSS");
+  const uint64_t before = ResidentBytes();
   auto loaded = Table::Create(Options()).value();
   Table* const into[] = {loaded.get()};
   const uint64_t load_peak = PeakDuring([&] { ASSERT_TRUE(LoadCheckpoint(io, temp.path(), 1, into, 0).ok()); });

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "gmock/gmock.h"
+#include "mxrec/base/process_memory.h"
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/ckpt/ckpt_test_util.h"
 #include "mxrec/ckpt/format/names.h"
@@ -593,13 +594,6 @@ TEST(RestoreTest, D22_ASaveDuringInsertsHoldsWholeRows) {
   }
   stop = true;
   writer.join();
-}
-
-uint64_t ResidentBytes() {
-  std::ifstream in("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  in >> total >> resident;
-  return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 TEST(RestoreTest, D28_MemoryStaysFlatOverFiftyRestores) {

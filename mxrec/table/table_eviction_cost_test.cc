@@ -11,14 +11,9 @@
 
 #include "gtest/gtest.h"
 #include "mxrec/base/hash.h"
+#include "mxrec/base/process_memory.h"
 #include "mxrec/table/table.h"
 #include "mxrec/table/table_test_util.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MXREC_TEST_SANITIZED 1
-#else
-#define MXREC_TEST_SANITIZED 0
-#endif
 
 namespace mxrec {
 namespace {
@@ -27,15 +22,6 @@ using testing::MakeTable;
 using testing::SlottedStep;
 using testing::SmallOptions;
 using testing::Train;
-
-uint64_t ResidentBytes() {
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr) return 0;
-  unsigned long size = 0, resident = 0;
-  const int read = std::fscanf(file, "%lu %lu", &size, &resident);
-  std::fclose(file);
-  return read == 2 ? uint64_t{resident} * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
-}
 
 TableOptions Evicting(EvictBy by) {
   TableOptions options = SmallOptions(16);
@@ -77,7 +63,7 @@ double P99OverP50(EvictBy by, uint64_t max_bytes) {
 }
 
 TEST(EvictionCostTest, AlmostEveryStepThatEvictsTakesLessThanTwiceTheMedian) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's time counts too";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's time counts too";
   for (const EvictBy by : {EvictBy::kLru, EvictBy::kLfu}) {
     for (const uint64_t max_bytes : {uint64_t{0}, uint64_t{20'000'000}}) {
       // Other programs of the machine count too: the best of three runs.
@@ -89,7 +75,7 @@ TEST(EvictionCostTest, AlmostEveryStepThatEvictsTakesLessThanTwiceTheMedian) {
 }
 
 TEST(EvictionCostTest, AStreamOfTenTimesMoreIdsThanFitTakesNoMoreMemoryThanTheCap) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts too";
   constexpr uint64_t kCap = 40'000'000;
   int pipe_ends[2];
   ASSERT_EQ(pipe(pipe_ends), 0);

@@ -2,19 +2,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <functional>
 
 #include "gtest/gtest.h"
 #include "mxrec/base/hash.h"
+#include "mxrec/base/process_memory.h"
 #include "mxrec/table/table.h"
 #include "mxrec/table/table_test_util.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define MXREC_TEST_SANITIZED 1
-#else
-#define MXREC_TEST_SANITIZED 0
-#endif
 
 namespace mxrec {
 namespace {
@@ -24,15 +18,6 @@ using testing::SlottedStep;
 using testing::SmallOptions;
 using testing::Spread;
 using testing::Train;
-
-uint64_t ResidentBytes() {
-  FILE* file = std::fopen("/proc/self/statm", "r");
-  if (file == nullptr) return 0;
-  unsigned long size = 0, resident = 0;
-  const int read = std::fscanf(file, "%lu %lu", &size, &resident);
-  std::fclose(file);
-  return read == 2 ? uint64_t{resident} * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
-}
 
 // Runs `measure` in a child and returns its number; negative when that failed.
 double InChild(const std::function<double()>& measure) {
@@ -54,7 +39,7 @@ double InChild(const std::function<double()>& measure) {
 }
 
 TEST(TableMemoryTest, AnEmptyTableCostsLessThan64KiBAndASmallOneLittleMore) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts too";
   const auto each = [](uint64_t rows) {
     return InChild([rows] {
       std::vector<std::unique_ptr<Table>> tables;
@@ -115,7 +100,7 @@ double BytesBeyondValues(bool metadata) {
 }
 
 TEST(TableMemoryTest, ResidentMemoryBeyondTheValuesIsAtMost24BytesAKey) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts too";
   const double bytes = BytesBeyondValues(false);
   RecordProperty("bytes_a_key_x100", static_cast<int>(bytes * 100));
   EXPECT_GT(bytes, 10.0);
@@ -123,7 +108,7 @@ TEST(TableMemoryTest, ResidentMemoryBeyondTheValuesIsAtMost24BytesAKey) {
 }
 
 TEST(TableMemoryTest, AndAtMost32WithCountsAndTimes) {
-  if (MXREC_TEST_SANITIZED) GTEST_SKIP() << "a sanitizer's own memory counts too";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory counts too";
   const double bytes = BytesBeyondValues(true);
   RecordProperty("bytes_a_key_x100", static_cast<int>(bytes * 100));
   EXPECT_GT(bytes, 20.0);
