@@ -13,11 +13,8 @@ from mxrec._sparse_optimizer import sparse_optimizer
 
 def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tensor]:
   """Per table one tensor with the gradient of each id, summed over occurrences and lookups."""
-  by_table: dict[str, list[optimizer_lib.RowGradient]] = {}
-  for gradient in gradients:
-    by_table.setdefault(gradient.record.table.name, []).append(gradient)
   parts = []
-  for same_table in by_table.values():
+  for same_table in optimizer_lib.by_table(gradients).values():
     summed = [gradient.summed() for gradient in same_table]
     if len(summed) > 1:
       keys, place = tf.unique(tf.concat([gradient.outputs[3] for gradient in same_table], 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mxrec import _validate, row_optimizer
+from mxrec.row_optimizer import BETAS, EPSILON, RATE, WEIGHT_DECAY
 
 INITIAL_STATES = ("zeros", "original")
 
@@ -19,13 +20,7 @@ class AdamWOptimizer(row_optimizer.NamedRowOptimizer):
   """
 
   KIND = "adamw"
-  HYPER = (
-    ("learning_rate", 0.0, 10.0, True),
-    ("weight_decay", 0.0, 10.0, True),
-    ("beta_1", 0.0, 1.0, False),
-    ("beta_2", 0.0, 1.0, False),
-    ("epsilon", 0.0, 1.0, False),
-  )
+  HYPER = (RATE, WEIGHT_DECAY, *BETAS, EPSILON)
 
   def __init__(
     self,

@@ -211,11 +211,16 @@ def _scalar(label: str, value: Any) -> tf.Tensor:
   return tf.cast(tf.convert_to_tensor(_validate.scalar(label, value)), tf.float32)
 
 
+def by_table(gradients: list[RowGradient]) -> dict[str, list[RowGradient]]:
+  """The gradients of each table, in order."""
+  grouped: dict[str, list[RowGradient]] = {}
+  for gradient in gradients:
+    grouped.setdefault(gradient.record.table.name, []).append(gradient)
+  return grouped
+
+
 def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[tf.Operation]:
   """One update op per table."""
-  by_table: dict[str, list[RowGradient]] = {}
-  for gradient in gradients:
-    by_table.setdefault(gradient.record.table.name, []).append(gradient)
   labels = _HYPER_NAMES.get(rule.kind, ("learning_rate",))
   hyper = [
     _scalar(f"{labels[place] if place < len(labels) else f'hyperparameter {place}'} of the optimizer", value)
@@ -229,7 +234,7 @@ def apply_rows(gradients: list[RowGradient], rule: RowRule, name: str) -> list[t
       )
   updates = []
   scope = f"mxrec{name}" if name.startswith("_") else name  # TensorFlow's names of ops do not begin with "_"
-  for table_name, parts in by_table.items():
+  for table_name, parts in by_table(gradients).items():
     _loader.note_table_update(parts[0].record.table.handle.op.name)
     table_hyper = hyper
     if table_name in rule.multipliers:

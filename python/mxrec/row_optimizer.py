@@ -9,6 +9,12 @@ import tensorflow as tf
 
 from mxrec import _graph, _validate, optimizer
 
+# Hyperparameters that optimizers share: name, lowest and highest value, whether the highest is allowed.
+RATE = ("learning_rate", 0.0, 10.0, True)
+WEIGHT_DECAY = ("weight_decay", 0.0, 10.0, True)
+BETAS = (("beta_1", 0.0, 1.0, False), ("beta_2", 0.0, 1.0, False))
+EPSILON = ("epsilon", 0.0, 1.0, False)
+
 
 class RowOptimizer(tf.compat.v1.train.Optimizer):
   """An optimizer whose "variables" are looked-up rows.
@@ -149,7 +155,7 @@ class NamedRowOptimizer(RowOptimizer):
   """A RowOptimizer that scripts construct: hyperparameters in the engine's order, each a float or a scalar float tensor."""
 
   KIND = ""
-  # Hyperparameter: lowest and highest value, whether the highest is allowed. The first is learning_rate.
+  # As above; the first is learning_rate.
   HYPER: tuple[tuple[str, float, float, bool], ...] = ()
 
   def __init__(self, name: str, hyper: tuple[Any, ...], options: tuple[tuple[str, float], ...] = ()) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mxrec import _validate, row_optimizer
+from mxrec.row_optimizer import BETAS, EPSILON, RATE, WEIGHT_DECAY
 
-_RATE = ("learning_rate", 0.0, 10.0, True)
-_BETAS = (("beta_1", 0.0, 1.0, False), ("beta_2", 0.0, 1.0, False))
-_EPSILON = ("epsilon", 0.0, 1.0, False)
 _ANY = float("inf")
 
 
@@ -19,7 +17,7 @@ class RowWiseAdagradOptimizer(row_optimizer.NamedRowOptimizer):
   """
 
   KIND = "rowwise_adagrad"
-  HYPER = (_RATE, _EPSILON)
+  HYPER = (RATE, EPSILON)
 
   def __init__(
     self,
@@ -49,7 +47,7 @@ class AMSGradOptimizer(row_optimizer.NamedRowOptimizer):
   """Adam whose second moment never falls, on the rows of a step. Used as AdamWOptimizer."""
 
   KIND = "amsgrad"
-  HYPER = (_RATE, *_BETAS, _EPSILON)
+  HYPER = (RATE, *BETAS, EPSILON)
 
   def __init__(
     self,
@@ -78,7 +76,7 @@ class LambOptimizer(row_optimizer.NamedRowOptimizer):
   """Adam's direction plus weight decay, scaled by |row| / |direction|: LAMB with each row as a layer. Used as AdamWOptimizer."""
 
   KIND = "lamb"
-  HYPER = (_RATE, ("weight_decay", 0.0, 10.0, True), *_BETAS, _EPSILON)
+  HYPER = (RATE, WEIGHT_DECAY, *BETAS, EPSILON)
 
   def __init__(
     self,
@@ -113,7 +111,7 @@ class GroupFtrlOptimizer(row_optimizer.NamedRowOptimizer):
 
   KIND = "group_ftrl"
   HYPER = (
-    _RATE,
+    RATE,
     ("l1_regularization_strength", 0.0, _ANY, False),
     ("l2_regularization_strength", 0.0, _ANY, False),
     ("l21_regularization_strength", 0.0, _ANY, False),
