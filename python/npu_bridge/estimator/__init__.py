@@ -1,0 +1,1 @@
+"""Ops, and below `npu` everything around optimizers, sessions and Estimator."""

@@ -1,0 +1,1 @@
+"""Configuration, hooks, optimizers, loss scaling, RNN layers, scopes and Estimator classes."""

@@ -1,0 +1,1 @@
+"""Collective ops: npu_bridge.hccl.hccl_ops."""
