@@ -9,6 +9,7 @@ import tensorflow as tf
 from mxrec import _validate
 from mxrec import optimizer as optimizer_lib
 from mxrec._sparse_optimizer import sparse_optimizer
+from mxrec.row_optimizer import RowOptimizer
 
 
 def _true_norm_parts(gradients: list[optimizer_lib.RowGradient]) -> list[tf.Tensor]:
@@ -31,7 +32,8 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     loss: scalar float32 tensor.
     optimizer: what mxrec.sparse_optimizer takes or returns. A TensorFlow optimizer trains the variables, and its twin with the same
       hyperparameters (floats, tensors or callables) the tables; twins are lazy: only rows of the step move. One of mxrec's own
-      (AdamWOptimizer, ...), when the loss depends on tables only.
+      (AdamWOptimizer, ...), when the loss depends on tables only. Or a wrapper of npu_bridge around one of these, which may scale
+      the loss or skip steps.
     global_step: variable that is incremented after the updates.
     clip_norm: when given, gradients are scaled so that their norm over all variables and all ids is at most this (float > 0 or
       scalar tensor). Gradients of the same id are summed first.
@@ -50,26 +52,64 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     _validate.scalar("clip_norm", clip_norm)
     if not _validate.is_tensor(clip_norm) and not 0 < clip_norm < float("inf"):
       raise ValueError(f"clip_norm must be a finite number above 0: got {clip_norm!r}")
-  sparse = sparse_optimizer(optimizer)
+  wrapper = optimizer if getattr(optimizer, "takes_looked_up_rows", False) else None
+  sparse = None if wrapper is not None else sparse_optimizer(optimizer)
   rows = optimizer_lib.rows_behind(loss)
   variables = list(tf.compat.v1.trainable_variables())
   if not rows and not variables:
     raise ValueError("No variables to optimize: the loss depends on no table, and there is no trainable variable")
-  pairs = (sparse.dense_optimizer or sparse).compute_gradients(loss, variables + rows)
+  pairs = (wrapper or sparse.dense_optimizer or sparse).compute_gradients(loss, variables + rows)
   dense = [(gradient, variable) for gradient, variable in pairs[: len(variables)] if gradient is not None]
   row_pairs = [pair for pair in pairs[len(variables) :] if pair[0] is not None]
   if not dense and not row_pairs:
     raise ValueError("No gradients provided: the loss depends on no table and no trainable variable")
+  if sparse is not None:
+    _check_trains(sparse, optimizer, dense)
+  tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
+  if clip_norm is not None:
+    dense, tables = _clip(dense, tables, clip_norm)
+  name = f"{(wrapper or sparse).get_name()}_minimize"
+  if wrapper is not None:
+    return wrapper.apply_gradients(dense + [(part.gradient, part.record.rows) for part in tables], global_step, name)
+  return _apply(sparse, dense, tables, global_step, name)
+
+
+def apply_gradients(optimizer: Any, pairs: list[tuple[Any, Any]], global_step: Any, name: str | None) -> tf.Operation:
+  """The train op of pairs of which some are (gradient, looked-up rows).
+
+  Args:
+    optimizer: what mxrec.sparse_optimizer takes; trains the variables, and its twin the tables.
+    pairs: (gradient, variable or rows); pairs whose gradient is None are skipped.
+    global_step: variable that is incremented after the updates.
+    name: name of the op.
+
+  Raises:
+    ValueError: another optimizer; no gradient at all; what row gradients may not be.
+    NotImplementedError: an optimizer of mxrec, and gradients of variables.
+  """
+  _validate.global_step(global_step)
+  sparse = sparse_optimizer(optimizer)
+  row_pairs = [pair for pair in pairs if optimizer_lib.find_lookup(pair[1]) is not None]
+  dense = [pair for pair in pairs if optimizer_lib.find_lookup(pair[1]) is None and pair[0] is not None]
+  _check_trains(sparse, optimizer, dense)
+  if dense:
+    row_pairs = [pair for pair in row_pairs if pair[0] is not None]
+  tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
+  return _apply(sparse, dense, tables, global_step, name or sparse.get_name())
+
+
+def _check_trains(sparse: RowOptimizer, optimizer: Any, dense: list[Any]) -> None:
   if dense and sparse.dense_optimizer is None:
     raise NotImplementedError(
       f"{type(optimizer).__name__} updates tables only, and the loss depends on {len(dense)} trainable variables "
       f"(first: {dense[0][1].name}): train those with a TensorFlow optimizer's minimize, the tables with "
       "this one's"
     )
-  tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
-  if clip_norm is not None:
-    dense, tables = _clip(dense, tables, clip_norm)
-  name = f"{sparse.get_name()}_minimize"
+
+
+def _apply(
+  sparse: RowOptimizer, dense: list[Any], tables: list[optimizer_lib.RowGradient], global_step: Any, name: str
+) -> tf.Operation:
   with tf.name_scope(name):
     updates = [sparse.dense_optimizer.apply_gradients(dense)] if dense else []
   updates += optimizer_lib.apply_rows(tables, sparse.row_rule(), name)

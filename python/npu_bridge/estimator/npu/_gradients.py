@@ -1,0 +1,130 @@
+"""What the wrapping optimizers do with gradients: scale, check, apply or skip. For variables and looked-up rows of mxrec alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from mxrec import _loader, _minimize
+from mxrec import optimizer as optimizer_lib
+
+
+def rank_size() -> int:
+  """The number of ranks: RANK_SIZE or CM_WORKER_SIZE of the environment, 1 without them. ValueError when both are set."""
+  sizes = [os.environ[name] for name in ("RANK_SIZE", "CM_WORKER_SIZE") if name in os.environ]
+  if len(sizes) > 1:
+    raise ValueError("the environment variables RANK_SIZE and CM_WORKER_SIZE are both set: set one of them")
+  return int(sizes[0]) if sizes else 1
+
+
+class WrappingOptimizer(tf.train.Optimizer):
+  """An optimizer that leaves the work to another one, whose slots and further attributes it shows as its own."""
+
+  # mxrec.minimize hands variables and looked-up rows together to compute_gradients and apply_gradients.
+  takes_looked_up_rows = True
+
+  def __init__(self, opt: Any, name: str) -> None:
+    super().__init__(use_locking=False, name=name)
+    self._opt = opt
+
+  def __getattr__(self, name: str) -> Any:
+    if name == "_opt":  # not yet set, or copied without its state
+      raise AttributeError(name)
+    return getattr(self._opt, name)
+
+  def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+    """The other optimizer's slot variable."""
+    return self._opt.get_slot(*args, **kwargs)
+
+  def get_slot_names(self, *args: Any, **kwargs: Any) -> list[str]:
+    """The names of the other optimizer's slots."""
+    return self._opt.get_slot_names(*args, **kwargs)
+
+  def variables(self) -> list[Any]:
+    """The other optimizer's own variables."""
+    return self._opt.variables()
+
+
+def compute_scaled(opt: Any, loss_scale: Any, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+  """opt's (gradient, variable) pairs of loss, computed through loss * loss_scale and divided by the scale again."""
+  loss = tf.convert_to_tensor(loss() if callable(loss) else loss)
+  loss_scale = tf.identity(loss_scale)
+  pairs = opt.compute_gradients(loss * tf.cast(loss_scale, loss.dtype), *args, **kwargs)
+  with tf.name_scope("unscale"):
+    inverse = tf.reciprocal(loss_scale)
+    return [(_times(gradient, inverse), variable) for gradient, variable in pairs]
+
+
+def _times(gradient: Any, factor: tf.Tensor) -> Any:
+  if gradient is None:
+    return None
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(_times(gradient.values, factor), gradient.indices, gradient.dense_shape)
+  return gradient * tf.cast(factor, gradient.dtype)
+
+
+def apply(opt: Any, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any, name: str | None) -> tf.Operation:
+  """opt.apply_gradients, where looked-up rows are updated by the optimizer of tables that goes with opt."""
+  pairs = list(grads_and_vars)
+  if getattr(opt, "takes_looked_up_rows", False) or not any(optimizer_lib.find_lookup(variable) for _, variable in pairs):
+    return opt.apply_gradients(pairs, global_step=global_step, name=name)
+  return _minimize.apply_gradients(opt, pairs, global_step, name)
+
+
+def all_finite(pairs: list[tuple[Any, Any]]) -> tf.Tensor:
+  """Whether no gradient of the pairs holds a NaN or an infinity, in one pass over them: a bool scalar."""
+  values = []
+  for gradient, variable in pairs:
+    if gradient is None:
+      continue
+    record = optimizer_lib.find_lookup(variable)
+    if record is not None:
+      # Of a lookup in a branch of a tf.cond, what is alive when the branch is not taken.
+      rows = optimizer_lib.RowGradient.make(record, gradient)
+      values.append(rows.values())
+      if rows.shared is not None:
+        values.append(rows.shares()[1])
+    else:
+      values.append(gradient.values if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient))
+  if not values:
+    raise ValueError("No gradients provided for any variable: all are None")
+  return _loader.ops.npu_all_finite(values, name="all_finite")
+
+
+def apply_if_finite(
+  opt: Any,
+  manager: Any,
+  is_distributed: bool,
+  grads_and_vars: Iterable[tuple[Any, Any]],
+  global_step: Any,
+  name: str | None,
+) -> tf.Operation:
+  """Applies gradients when all are finite, else changes no variable, no table and no step counter; then updates the loss scale.
+
+  With `is_distributed` a step counts as finite when it is on all ranks. A manager without overflow check applies every step.
+  """
+  pairs = list(grads_and_vars)
+  if not manager.get_enable_overflow_check():
+    return apply(opt, pairs, global_step, name)
+  finite = all_finite(pairs)
+  if is_distributed:
+    finite = _on_all_ranks(finite)
+  collection = tf.get_collection_ref(tf.GraphKeys.TRAIN_OP)
+  before = list(collection)
+  applied = tf.cond(finite, lambda: apply(opt, pairs, global_step, name), tf.no_op)
+  with tf.control_dependencies([applied]):
+    train_op = manager.update_loss_scale(finite)
+  collection[:] = [*before, train_op]  # instead of what was put there inside of the branch
+  return train_op
+
+
+def _on_all_ranks(finite: tf.Tensor) -> tf.Tensor:
+  size = rank_size()
+  if size <= 1:
+    return finite
+  from npu_bridge.hccl import hccl_ops
+
+  return tf.equal(hccl_ops.allreduce(tf.cast(finite, tf.int32), "sum"), size)

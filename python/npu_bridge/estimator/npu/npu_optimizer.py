@@ -1,0 +1,309 @@
+"""Optimizers that average gradients over the ranks, and that scale losses.
+
+With one rank nothing is exchanged: gradients stay the very tensors they are. All of them take looked-up rows of mxrec tables beside
+variables, and mxrec's own optimizers as well as TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow.compat.v1 as tf
+
+from npu_bridge.estimator.npu import _gradients
+
+_WORLD = "hccl_world_group"
+_REDUCTIONS = ("mean", "max", "min", "prod", "sum")
+
+
+def allreduce(tensor: Any, average: bool = True) -> Any:
+  """A tensor summed over the ranks.
+
+  Args:
+    tensor: a tensor, or IndexedSlices, whose rows are gathered from all ranks.
+    average: divide by the number of ranks.
+
+  Returns:
+    Like `tensor`; with one rank `tensor` itself.
+  """
+  size = _gradients.rank_size()
+  return tensor if size <= 1 else _reduce_over_ranks(tensor, "mean" if average else "sum", size)
+
+
+def _reduce_over_ranks(tensor: Any, reduction: str, size: int, fusion: int = 1, fusion_id: int = -1, group: str = _WORLD) -> Any:
+  from npu_bridge.hccl import hccl_ops
+
+  if isinstance(tensor, tf.IndexedSlices):
+    if reduction not in ("mean", "sum"):
+      raise ValueError(f"the reduction of IndexedSlices must be mean or sum: got {reduction!r}")
+    values = hccl_ops.allgather(tensor.values, size, group)
+    indices = hccl_ops.allgather(tensor.indices, size, group)
+    if reduction == "mean":
+      values = values / tf.cast(size, values.dtype)
+    return tf.IndexedSlices(values, indices, tensor.dense_shape)
+  summed = hccl_ops.allreduce(tensor, "sum" if reduction == "mean" else reduction, fusion, fusion_id, group)
+  return summed / tf.cast(size, summed.dtype) if reduction == "mean" else summed
+
+
+def npu_allreduce(values: Any, reduction: str = "mean", fusion: int = 1, fusion_id: int = -1, group: str = _WORLD) -> Any:
+  """Tensors reduced over the ranks.
+
+  Args:
+    values: a tensor, IndexedSlices or None, or a list or tuple of them.
+    reduction: "mean" (sum divided by the number of ranks), "max", "min", "prod" or "sum".
+    fusion: how exchanges are merged: 0 not, 1 by the gradient split, 2 by `fusion_id`.
+    fusion_id: see `fusion`.
+    group: name of the group of ranks.
+
+  Returns:
+    A list for a list or tuple, else one value. None stays None. With one rank the values themselves.
+
+  Raises:
+    ValueError: another reduction.
+  """
+  if reduction not in _REDUCTIONS:
+    raise ValueError(f"reduction of npu_allreduce must be one of {', '.join(_REDUCTIONS)}: got {reduction!r}")
+  size = _gradients.rank_size()
+
+  def one(value: Any) -> Any:
+    if value is None or size <= 1:
+      return value
+    return _reduce_over_ranks(value, reduction, size, fusion, fusion_id, group)
+
+  if isinstance(values, tf.IndexedSlices) or not isinstance(values, (list, tuple)):
+    return one(values)
+  return [one(value) for value in values]
+
+
+def reduce(tensor: Any, root_rank: int, average: bool = True, fusion: int = 0, fusion_id: int = -1) -> Any:
+  """A tensor summed over the ranks; the result counts on `root_rank` only.
+
+  Args:
+    tensor: a tensor.
+    root_rank: the rank that gets the result.
+    average: divide by the number of ranks.
+    fusion: as for npu_allreduce.
+    fusion_id: as for npu_allreduce.
+
+  Raises:
+    ValueError: the environment variable DEVICE_ID is not set.
+  """
+  if not os.environ.get("DEVICE_ID"):
+    raise ValueError("npu_optimizer.reduce needs the environment variable DEVICE_ID: it is not set")
+  size = _gradients.rank_size()
+  if size <= 1:
+    return tensor
+  from npu_bridge.hccl import hccl_ops
+
+  if isinstance(tensor, tf.IndexedSlices):
+    return _reduce_over_ranks(tensor, "mean" if average else "sum", size)
+  summed = hccl_ops.reduce(tensor, "sum", root_rank, fusion, fusion_id)
+  return summed / tf.cast(size, summed.dtype) if average else summed
+
+
+def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
+  """Makes an optimizer average its gradients over the ranks. The number of ranks is read now.
+
+  Args:
+    optimizer: an optimizer of TensorFlow 1, of Keras or of mxrec, or the name of a Keras optimizer.
+
+  Returns:
+    The same object, with compute_gradients, get_gradients and _compute_gradients (those it has) replaced.
+  """
+  if isinstance(optimizer, str):
+    optimizer = tf.keras.optimizers.get(optimizer)
+  size = _gradients.rank_size()
+
+  def averaged(gradient: Any) -> Any:
+    return gradient if gradient is None or size <= 1 else _reduce_over_ranks(gradient, "mean", size)
+
+  def pairs(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def compute_averaged(*args: Any, **kwargs: Any) -> Any:
+      found = compute(*args, **kwargs)
+      return found if size <= 1 else [(averaged(gradient), variable) for gradient, variable in found]
+
+    return compute_averaged
+
+  def plain(compute: Callable[..., Any]) -> Callable[..., Any]:
+    def compute_averaged(*args: Any, **kwargs: Any) -> Any:
+      found = compute(*args, **kwargs)
+      return found if size <= 1 else [averaged(gradient) for gradient in found]
+
+    return compute_averaged
+
+  for name, wrap in (("compute_gradients", pairs), ("_compute_gradients", pairs), ("get_gradients", plain)):
+    compute = getattr(optimizer, name, None)
+    if callable(compute):
+      setattr(optimizer, name, wrap(compute))
+  return optimizer
+
+
+class NPUDistributedOptimizer(_gradients.WrappingOptimizer):
+  """An optimizer that averages the gradients of another one over the ranks."""
+
+  def __init__(self, optimizer: Any, is_weight_update_sharding: bool = False, name: str | None = None) -> None:
+    """Makes an optimizer.
+
+    Args:
+      optimizer: a tf.train.Optimizer; mxrec's are.
+      is_weight_update_sharding: each variable is updated by one rank, which sends it to the others. Has no effect with one rank.
+      name: name of the optimizer; None: "Distributed" and the name of the other's class.
+    """
+    super().__init__(optimizer, name or f"Distributed{type(optimizer).__name__}")
+    self._is_weight_update_sharding = is_weight_update_sharding
+
+  def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    """The other optimizer's (gradient, variable) pairs, averaged over the ranks; the very same with one rank."""
+    pairs = self._opt.compute_gradients(*args, **kwargs)
+    size = _gradients.rank_size()
+    if size <= 1:
+      return pairs
+    if self._is_weight_update_sharding:
+      raise NotImplementedError(f"is_weight_update_sharding=True works with one rank only: the rank size is {size}")
+    return [(None if gradient is None else _reduce_over_ranks(gradient, "mean", size), variable) for gradient, variable in pairs]
+
+  def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None) -> Any:
+    """The train op; see tf.train.Optimizer.apply_gradients."""
+    return _gradients.apply(self._opt, grads_and_vars, global_step, name)
+
+
+class NPUOptimizer(_gradients.WrappingOptimizer):
+  """Averaging over the ranks and loss scaling in one."""
+
+  def __init__(
+    self,
+    opt: Any,
+    loss_scale_manager: Any = None,
+    is_distributed: bool = False,
+    is_loss_scale: bool = False,
+    is_tailing_optimization: bool = False,
+    name: str | None = None,
+  ) -> None:
+    """Makes an optimizer.
+
+    Args:
+      opt: a tf.train.Optimizer; mxrec's are.
+      loss_scale_manager: of npu_loss_scale_manager; needed with is_loss_scale.
+      is_distributed: average gradients over the ranks.
+      is_loss_scale: scale the loss, and skip steps whose gradients are not all finite.
+      is_tailing_optimization: accepted; changes nothing here.
+      name: name of the optimizer; None: "NPUOptimizer" and the name of the other's class.
+
+    Raises:
+      ValueError: is_loss_scale without a loss_scale_manager.
+    """
+    if is_loss_scale and loss_scale_manager is None:
+      raise ValueError("NPUOptimizer with is_loss_scale=True needs a loss_scale_manager: got None")
+    super().__init__(opt, name or f"NPUOptimizer{type(opt).__name__}")
+    self._loss_scale_manager = loss_scale_manager
+    self._is_distributed = is_distributed
+    self._is_loss_scale = is_loss_scale
+    self._is_tailing_optimization = is_tailing_optimization
+
+  def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+    """The (gradient, variable) pairs of `loss`, free of the loss scale, averaged over the ranks."""
+    if self._is_loss_scale:
+      pairs = _gradients.compute_scaled(self._opt, self._loss_scale_manager.get_loss_scale(), loss, *args, **kwargs)
+    else:
+      pairs = self._opt.compute_gradients(loss, *args, **kwargs)
+    size = _gradients.rank_size() if self._is_distributed else 1
+    if size <= 1:
+      return pairs
+    return [(None if gradient is None else _reduce_over_ranks(gradient, "mean", size), variable) for gradient, variable in pairs]
+
+  def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None) -> Any:
+    """The train op; with loss scaling it skips steps as NPULossScaleOptimizer does."""
+    if not self._is_loss_scale:
+      return _gradients.apply(self._opt, grads_and_vars, global_step, name)
+    return _gradients.apply_if_finite(self._opt, self._loss_scale_manager, self._is_distributed, grads_and_vars, global_step, name)
+
+
+class KerasDistributeOptimizer:
+  """A Keras optimizer that averages the gradients of another one over the ranks.
+
+  An object is of the Keras class that the other one derives from, so that Keras takes it; hyperparameters, state and updates are
+  the other's.
+  """
+
+  def __new__(cls, optimizer: Any, name: str = "NpuKerasOptimizer", **kwargs: Any) -> Any:
+    """Makes the object; see __init__."""
+    del name, kwargs
+    if issubclass(cls, tf.Module) or hasattr(cls, "_create_slots"):
+      return object.__new__(cls)
+    return object.__new__(type(cls.__name__, (cls, _keras_base(optimizer)), {"__doc__": cls.__doc__}))
+
+  def __init__(self, optimizer: Any, name: str = "NpuKerasOptimizer", **kwargs: Any) -> None:
+    """Makes an optimizer.
+
+    Args:
+      optimizer: of tf.keras.optimizers; its gradients are averaged from now on, as npu_distributed_optimizer_wrapper does.
+      name: name of the optimizer.
+      **kwargs: of the Keras class (clipnorm, clipvalue).
+
+    Raises:
+      TypeError: not a Keras optimizer.
+    """
+    self.__dict__["_npu_optimizer"] = npu_distributed_optimizer_wrapper(optimizer)
+    super().__init__(name=name, **kwargs)
+
+  def __getattr__(self, name: str) -> Any:
+    try:
+      return getattr(self.__dict__["_npu_optimizer"], name)
+    except KeyError:
+      raise AttributeError(name) from None
+
+  def get_updates(self, loss: Any, params: Any) -> Any:
+    """The other optimizer's update ops for a loss."""
+    return self._npu_optimizer.get_updates(loss, params)
+
+  def get_gradients(self, loss: Any, params: Any) -> Any:
+    """The other optimizer's gradients, averaged."""
+    return self._npu_optimizer.get_gradients(loss, params)
+
+  def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    return self._npu_optimizer._compute_gradients(*args, **kwargs)
+
+  def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    """The other optimizer's (gradient, variable) pairs, averaged."""
+    return self._npu_optimizer.compute_gradients(*args, **kwargs)
+
+  def minimize(self, *args: Any, **kwargs: Any) -> Any:
+    """The other optimizer's minimize, with averaged gradients."""
+    return self._npu_optimizer.minimize(*args, **kwargs)
+
+  def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    """The other optimizer's apply_gradients."""
+    return self._npu_optimizer.apply_gradients(*args, **kwargs)
+
+  def get_config(self) -> dict[str, Any]:
+    """The other optimizer's configuration."""
+    return self._npu_optimizer.get_config()
+
+  def build(self, *args: Any, **kwargs: Any) -> Any:
+    """Builds the other optimizer's slots (Keras's newer optimizers)."""
+    return self._npu_optimizer.build(*args, **kwargs)
+
+  def variables(self) -> Any:
+    """The other optimizer's variables."""
+    found = self._npu_optimizer.variables
+    return found() if callable(found) else found
+
+  @property
+  def iterations(self) -> Any:
+    """The other optimizer's step counter."""
+    return self._npu_optimizer.iterations
+
+  @iterations.setter
+  def iterations(self, value: Any) -> None:
+    self._npu_optimizer.iterations = value
+
+
+def _keras_base(optimizer: Any) -> type:
+  """The root of the Keras optimizer classes that an optimizer derives from."""
+  roots = [kind for kind in type(optimizer).__mro__ if kind.__name__ in ("OptimizerV2", "_BaseOptimizer", "Optimizer")]
+  roots = [kind for kind in roots if "keras" in kind.__module__]
+  if not roots:
+    raise TypeError(f"KerasDistributeOptimizer needs an optimizer of tf.keras.optimizers: got {type(optimizer).__name__}")
+  return roots[0]
