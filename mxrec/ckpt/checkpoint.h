@@ -83,6 +83,9 @@ struct LoadReport {
 struct LoadOptions {
   // This rank's share: keys with OwnerOf(key, rank_count) == rank (table/owner.h).
   uint32_t rank = 0, rank_count = 1;
+  // Optimizer slots and step of the files are left out (warm starts): none is attached afterwards, so the next update starts with
+  // fresh ones. LoadReport::slots_fresh stays false.
+  bool rows_only = false;
 };
 // Loads the rows this rank owns of all `paths` (the files of every shard) into the table. A filled table is touched only after
 // all files were verified; an empty one is streamed into and cleared again on an error. kFailedPrecondition when dim

@@ -109,7 +109,7 @@ Result<TableLoad> TableLoad::Prepare(const CheckpointIo& io, std::span<const std
     return ResourceExhaustedError("table \"" + wanted.name + "\": the checkpoint holds " + std::to_string(rows) +
                                   " rows, the capacity is " + std::to_string(wanted.capacity_rows) + " rows");
   }
-  if (load.files_.size() == 1 && options.rank_count == 1) {
+  if (load.files_.size() == 1 && options.rank_count == 1 && !options.rows_only) {
     const TableFile& file = *load.files_[0];
     const uint64_t content_id = table->content_id();
     for (const KnownFile& known : FilesHolding(EnvOf(io), content_id)) {
@@ -163,7 +163,7 @@ Result<LoadReport> TableLoad::Fill(const CheckpointIo& io, int64_t now_ms, Progr
   report.seed_differs = header.seed != table_->options().seed;
 
   // Start values are the running optimizer's; step and scalars are the file's.
-  SlotRecord record = header.slots;
+  SlotRecord record = options_.rows_only ? SlotRecord() : header.slots;
   if (!attached.optimizer_kind.empty() && !record.optimizer_kind.empty()) {
     if (attached.SameSlots(record, header.dim) && attached.scalar_names == record.scalar_names) {
       record.slot_initial_values = attached.slot_initial_values;

@@ -330,6 +330,28 @@ TEST(LoadTest, SlotsOfAnotherOptimizerStartAfresh) {
   }
 }
 
+TEST(LoadTest, RowsOnlyLeavesTheOptimizerOut) {
+  TempDir dir;
+  const auto saved = MakeTable({.slots = 2}, KeysOf(100));
+  const std::string path = Save(*saved, dir.Join("a.mxt"));
+  // An empty table, one with the same optimizer, and one that holds just what the file does.
+  for (const auto& table : {Table::Create(OptionsOf({.slots = 2})).value(), MakeTable({.slots = 2}, KeysOf(3)),
+                            MakeTable({.slots = 2}, KeysOf(100))}) {
+    const LoadReport report = ReadTableFiles({}, {&path, 1}, table.get(), 0, {.rows_only = true}).value();
+    EXPECT_FALSE(report.slots_fresh);
+    EXPECT_EQ(report.file_optimizer_kind, "adam");
+    EXPECT_EQ(table->slots().optimizer_kind, "");
+    EXPECT_EQ(table->slots().step, 0u);
+    const auto expected = ContentsOf(*saved), found = ContentsOf(*table);
+    ASSERT_EQ(found.rows.size(), 100u);
+    for (const auto& [key, row] : expected.rows) {
+      EXPECT_EQ(found.rows.at(key).values, row.values);
+      EXPECT_EQ(found.rows.at(key).count, row.count);
+      EXPECT_TRUE(found.rows.at(key).slots.empty());
+    }
+  }
+}
+
 TEST(LoadTest, TheRunningOptimizersStartValuesStay) {
   TempDir dir;
   const Shape shape{.slots = 1};

@@ -255,18 +255,22 @@ REGISTER_KERNEL_BUILDER(Name("MxrecSaverSave").Device(tensorflow::DEVICE_CPU), S
 
 class SaverRestoreOp : public FileOp {
  public:
-  using FileOp::FileOp;
+  explicit SaverRestoreOp(OpKernelConstruction* ctx) : FileOp(ctx) { OP_REQUIRES_OK(ctx, ctx->GetAttr("rows_only", &rows_only_)); }
   TfStatus Run(OpKernelContext* ctx, const CheckpointIo& io, const std::vector<TableRef>& tables) override {
     EmbeddingTable& table = tables[0]->table();
     const std::string prefix = Text(ctx->input(1));
     const Result<std::string> path = FindSideFile(io, prefix, static_cast<uint64_t>(Number(ctx->input(2))));
     MXREC_TF_RETURN_IF_ERROR(ToTf(path.status()));
     const std::string optimizer = table.table().slots().optimizer_kind;
-    const Result<LoadReport> report = ReadTableFiles(io, std::span<const std::string>(&*path, 1), &table.table(), NowMs());
+    const Result<LoadReport> report =
+        ReadTableFiles(io, std::span<const std::string>(&*path, 1), &table.table(), NowMs(), {.rows_only = rows_only_});
     MXREC_TF_RETURN_IF_ERROR(ToTf(report.status()));
     WarnOfLoad(table, optimizer, *report, *path);
     return TfStatus();
   }
+
+ private:
+  bool rows_only_ = false;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecSaverRestore").Device(tensorflow::DEVICE_CPU), SaverRestoreOp);
 

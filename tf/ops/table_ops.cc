@@ -579,6 +579,7 @@ REGISTER_OP("MxrecSaverRestore")
     .Input("handle: resource")
     .Input("prefix: string")
     .Input("marker: int64")
+    .Attr("rows_only: bool = false")
     .SetIsStateful()
     .SetShapeFn(ScalarsShape)
     .Doc(R"doc(
@@ -587,6 +588,7 @@ Loads a table from the file that MxrecSaverSave wrote beside a checkpoint. NotFo
 handle: The table.
 prefix: Scalar, the checkpoint's prefix.
 marker: Scalar, the content tag that the saver stored.
+rows_only: Whether optimizer slots and step are left out, so that the table starts with fresh ones.
 )doc");
 
 }  // namespace
