@@ -31,5 +31,12 @@ MXREC_EXPORT int mxrec_tolerance(const char* subject, double* rtol, double* atol
 // name; it has got an op that updates it.
 MXREC_EXPORT void mxrec_note_table(const char* shared_name);
 MXREC_EXPORT void mxrec_note_table_update(const char* shared_name);
+// The world and the groups of the collective ops (kernels/hcom_groups.h). Texts are null on success, else what is wrong, valid until
+// the thread's next call.
+MXREC_EXPORT void mxrec_hcom_set_world(int rank, int size);
+MXREC_EXPORT const char* mxrec_hcom_add_group(const char* name, const int* ranks, int count);
+MXREC_EXPORT const char* mxrec_hcom_remove_group(const char* name);
+// *count is the group's size; its first `capacity` world ranks are written to ranks.
+MXREC_EXPORT const char* mxrec_hcom_find_group(const char* name, int* ranks, int capacity, int* count);
 
 #endif  // MXREC_TF_C_API_H_

@@ -13,7 +13,7 @@ import stat
 import tomllib
 from typing import Any
 
-from mxrec import _loader, _validate
+from mxrec import _loader, _validate, _world
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 MAX_FILE_BYTES = 1 << 40
@@ -86,15 +86,6 @@ def _ip(label: str, value: Any) -> str:
   return value
 
 
-def _rank_variable(variable: str, low: int) -> int | None:
-  text = os.environ.get(variable)
-  if text is None:
-    return None
-  if not (text.isascii() and text.isdigit()):
-    raise ValueError(f"environment variable {variable} must be digits: got {text!r}")
-  return _validate.integer(f"environment variable {variable}", int(text), low, 2**31 - 1)
-
-
 def _export_cm_variables(section: dict[str, Any]) -> None:
   fields = _table(section, "cm-node-info", "mxrec.cm-node-info") if "cm-node-info" in section else {}
   checked = {}
@@ -112,22 +103,15 @@ def _parse(section: dict[str, Any]) -> Config:
       raise KeyError(f"mxrec.{key}")
   log_level = _validate.choice("mxrec.log_level", section["log_level"], LOG_LEVELS)
   use_ranktable = _validate.boolean("mxrec.use_ranktable", section["use_ranktable"])
-  rank, size, local = _rank_variable(_RANK, 0), _rank_variable(_SIZE, 1), _rank_variable(_LOCAL_SIZE, 1)
   if use_ranktable:
-    missing = [name for name, value in ((_RANK, rank), (_SIZE, size), (_LOCAL_SIZE, local)) if value is None]
+    missing = [name for name in (_RANK, _SIZE, _LOCAL_SIZE) if name not in os.environ]
     if missing:
       raise RuntimeError(
         f"mxrec.use_ranktable is true, but the rank variables {', '.join(missing)} are not set: start with "
         "mpirun, or set use_ranktable = false"
       )
-  config = Config(log_level, use_ranktable, rank or 0, size or 1, local or 1)
-  _refuse_several_ranks(config.rank_size)
-  return config
-
-
-def _refuse_several_ranks(size: int) -> None:
-  if size > 1:
-    raise RuntimeError(f"{_SIZE} is {size}: this version trains in one process, several would each train a table of their own")
+  world = _world.require_one_rank("mxrec.init")
+  return Config(log_level, use_ranktable, world.rank or 0, world.size, world.local_size)
 
 
 def init(toml_path: str | os.PathLike[str] | None = None) -> None:
@@ -160,7 +144,7 @@ def init(toml_path: str | os.PathLike[str] | None = None) -> None:
 
 def require_one_rank() -> None:
   """RuntimeError when this process is one of several ranks."""
-  _refuse_several_ranks(get_rank_size())
+  _world.require_one_rank("embedding tables")
 
 
 def get_config() -> Config:
@@ -172,14 +156,14 @@ def get_config() -> Config:
 
 def get_rank_id() -> int:
   """This process's rank; 0 without rank variables. Works before `init`."""
-  return _rank_variable(_RANK, 0) or 0
+  return _world.find().rank or 0
 
 
 def get_rank_size() -> int:
   """The number of ranks; 1 without rank variables. Works before `init`."""
-  return _rank_variable(_SIZE, 1) or 1
+  return _world.find().size
 
 
 def get_local_rank_size() -> int:
   """The number of ranks on this machine; 1 without rank variables. Works before `init`."""
-  return _rank_variable(_LOCAL_SIZE, 1) or 1
+  return _world.find().local_size

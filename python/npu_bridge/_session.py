@@ -23,6 +23,8 @@ from tensorflow.python.client import session as session_lib
 from tensorflow.python.eager import context
 from tensorflow.python.platform import tf_logging
 
+from mxrec import _world
+
 OPTIMIZER = "NpuOptimizer"
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _editing = False
@@ -88,6 +90,7 @@ def wrap_constructor(constructor: Callable[..., None], edits: Callable[[], bool]
 
   @functools.wraps(constructor)
   def construct(self: Any, *args: Any, **kwargs: Any) -> None:
+    self._session = None  # what __del__ looks for, if an error ends this early
     try:
       arguments = inspect.signature(constructor).bind(self, *args, **kwargs).arguments
     except TypeError:
@@ -121,10 +124,9 @@ def checked_config(config: config_pb2.ConfigProto) -> config_pb2.ConfigProto:
 
   Raises:
     ValueError: a key of its parameter_map has a value that is not allowed, or keys contradict each other.
-    ImportError: the op library, which holds the graph pass, cannot be loaded (TensorFlow itself would ignore the name in silence).
+    RuntimeError: the environment tells of several ranks, which this version would train apart.
   """
-  from mxrec import _loader  # noqa: F401 - raises the ImportError
-
+  _world.require_one_rank(f"a session with {OPTIMIZER}")
   try:
     from npu_bridge import _options
   except ImportError:

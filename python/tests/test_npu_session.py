@@ -12,6 +12,8 @@ from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client import session as session_lib
 
+pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+
 
 @pytest.fixture(autouse=True)
 def checking_only():
@@ -158,6 +160,15 @@ def test_g19_memory_optimization_beside_an_own_npu_optimizer_is_reported_after_t
   config.graph_options.rewrite_options.custom_optimizers.add().name = "NpuOptimizer"
   tf.Session(config=config).close()
   assert [line.split()[0] for line in warnings] == ["rewrite_options.memory_optimization"]
+
+
+def test_a_session_of_one_of_several_ranks_is_refused(monkeypatch):
+  monkeypatch.setenv("RANK_SIZE", "2")
+  config = tf.ConfigProto()
+  config.graph_options.rewrite_options.custom_optimizers.add().name = "NpuOptimizer"
+  with pytest.raises(RuntimeError, match=r"NpuOptimizer: RANK_SIZE=2 says 2 ranks"):
+    tf.Session(config=config)
+  tf.Session().close()
 
 
 def test_wrong_arguments_are_tensorflows_to_refuse(edits):

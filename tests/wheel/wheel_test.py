@@ -15,6 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Shared libraries that every Linux of the C++ runtime's generation has.
 BASE_SET = re.compile(r"^(ld-linux.*|lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+))\.so")
+PACKAGES = ("mxrec/", "npu_bridge/", "hccl/")
 # Loaded by `import tensorflow`, which the package does first.
 FROM_TENSORFLOW = re.compile(r"^libtensorflow_(framework|cc)\.so")
 
@@ -87,7 +88,7 @@ def test_the_wheel_needs_no_python_abi_and_declares_no_dependency(wheel):
 def test_the_wheel_holds_the_package_and_nothing_of_the_tree_beside_it(wheel):
   with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
-  outside = {n for n in names if ".dist-info" not in n and not n.startswith(("mxrec/", "npu_bridge/"))}
+  outside = {n for n in names if ".dist-info" not in n and not n.startswith(PACKAGES)}
   assert {re.sub(r"^mxrec-[0-9.]+\.data/", "", n) for n in outside} == {"scripts/mxrec-ckpt"}, outside
   assert "mxrec/__init__.py" in names
   assert "mxrec/py.typed" in names and "mxrec/__init__.pyi" in names

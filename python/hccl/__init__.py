@@ -1,0 +1,1 @@
+"""Groups of ranks (hccl.manage.api) and how gradients are split for exchange (hccl.split.api)."""

@@ -1,0 +1,1 @@
+"""Groups of ranks: hccl.manage.api."""
