@@ -16,6 +16,7 @@ from mxrec._minimize import minimize
 from mxrec._sparse_optimizer import sparse_optimizer
 from mxrec._summary import summary
 from mxrec._version import __version__
+from mxrec._warm_start import warm_start
 from mxrec.adamw import AdamWOptimizer
 from mxrec.config import init
 from mxrec.feature_column import embedding_column
@@ -48,6 +49,7 @@ __all__ = [
   "summary",
   "testing",
   "version",
+  "warm_start",
 ]
 
 _interrupt.install()

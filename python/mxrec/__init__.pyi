@@ -170,6 +170,13 @@ def summary(table: Any) -> tf.Tensor: ...
 
 def version() -> str: ...
 
+def warm_start(
+  checkpoint: str | os.PathLike[str],
+  names: Mapping[str, Any] | None = None,
+  *,
+  with_optimizer: bool = False,
+) -> tf.Operation: ...
+
 __all__ = [
   "AMSGradOptimizer",
   "AdamWOptimizer",
@@ -193,4 +200,5 @@ __all__ = [
   "summary",
   "testing",
   "version",
+  "warm_start",
 ]

@@ -1,0 +1,56 @@
+"""TensorFlow's Estimator on TensorFlow releases that no longer carry it.
+
+    estimator = _estimator.load()          # what tf.estimator was
+    estimator.Estimator(model_fn, config=estimator.RunConfig())
+
+The code is the package tensorflow-estimator 2.15.0, its last release. It names private modules that TensorFlow 2.16 removed;
+`load` puts stand-ins in their places (_stand_ins.py) and lets Estimators warm-start tables (_tables.py). Nothing happens before
+`load` is called.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import types
+
+from mxrec import _loader  # noqa: F401 - says what is missing when TensorFlow is
+
+PACKAGE = "tensorflow-estimator"
+VERSION = "2.15.0"
+PIP_LINE = f"pip install --no-deps {PACKAGE}=={VERSION}"
+
+_loaded: types.ModuleType | None = None
+
+
+def load() -> types.ModuleType:
+  """The module that was `tf.estimator` in TensorFlow 1 (Estimator, EstimatorSpec, RunConfig, train_and_evaluate, ...).
+
+  Imports the package on the first call (some tenths of a second); later calls return the same module.
+
+  Raises:
+    ImportError: the package is missing, is of another version or is broken; the message has the pip line.
+  """
+  global _loaded
+  if _loaded is None:
+    _loaded = _import()
+  return _loaded
+
+
+def _import() -> types.ModuleType:
+  try:
+    found = importlib.metadata.version(PACKAGE)
+  except importlib.metadata.PackageNotFoundError:
+    raise ImportError(f"Estimators need the package {PACKAGE}, which is not installed. Run: {PIP_LINE}") from None
+  if found != VERSION:
+    raise ImportError(f"Estimators need {PACKAGE} {VERSION}, found {found}. Run: {PIP_LINE}")
+  from mxrec._estimator import _stand_ins
+
+  _stand_ins.install()
+  try:
+    estimator = importlib.import_module("tensorflow_estimator._api.v1.estimator")
+    from mxrec._estimator import _tables
+  except (ImportError, AttributeError) as error:
+    raise ImportError(f"{PACKAGE} {found} cannot be imported ({error}). Run: {PIP_LINE}") from error
+  _tables.install()
+  return estimator
