@@ -13,15 +13,12 @@
 #include <hwy/foreach_target.h>  // IWYU pragma: keep
 #include <hwy/highway.h>
 
+#include "mxrec/kernels/philox-inl.h"
+
 // Numbers that the vector code and the reference share. This part is compiled once.
 #ifndef MXREC_KERNELS_FIRST_ROW_CONSTANTS_
 #define MXREC_KERNELS_FIRST_ROW_CONSTANTS_
 namespace mxrec::first_row {
-
-// Philox: two multipliers and two key increments of the paper.
-inline constexpr uint32_t kMul0 = 0xD2511F53u, kMul1 = 0xCD9E8D57u;
-inline constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
-inline constexpr int kRounds = 10;
 
 inline constexpr float kTwoToMinus24 = 0x1p-24f, kTwoToMinus31 = 0x1p-31f;
 // 2 Phi(2) - 1.
@@ -58,46 +55,6 @@ using DI = hn::RebindToSigned<DF>;
 using DU = hn::RebindToUnsigned<DF>;
 using VF = hn::Vec<DF>;
 using VU = hn::Vec<DU>;
-
-// The two halves of the 64-bit products of each lane.
-HWY_INLINE void MulWide(VU a, VU m, VU& low, VU& high) {
-#if HWY_TARGET == HWY_SCALAR
-  const uint64_t product = uint64_t{hn::GetLane(a)} * hn::GetLane(m);
-  low = hn::Set(DU(), static_cast<uint32_t>(product));
-  high = hn::Set(DU(), static_cast<uint32_t>(product >> 32));
-#else
-  const DU du;
-  const hn::RepartitionToWide<DU> dw;
-  const auto even = hn::MulEven(a, m);
-  const auto odd = hn::MulEven(hn::BitCast(du, hn::ShiftRight<32>(hn::BitCast(dw, a))), m);
-  low = hn::OddEven(hn::BitCast(du, hn::ShiftLeft<32>(odd)), hn::BitCast(du, even));
-  high = hn::OddEven(hn::BitCast(du, odd), hn::BitCast(du, hn::ShiftRight<32>(even)));
-#endif
-}
-
-HWY_INLINE void PhiloxRound(uint32_t k0, uint32_t k1, VU& c0, VU& c1, VU& c2, VU& c3) {
-  const DU du;
-  VU low0, high0, low1, high1;
-  MulWide(c0, hn::Set(du, fr::kMul0), low0, high0);
-  MulWide(c2, hn::Set(du, fr::kMul1), low1, high1);
-  c0 = hn::Xor(hn::Xor(high1, c1), hn::Set(du, k0));
-  c1 = low1;
-  c2 = hn::Xor(hn::Xor(high0, c3), hn::Set(du, k1));
-  c3 = low0;
-}
-
-HWY_INLINE void Philox(uint64_t seed, VU& c0, VU& c1, VU& c2, VU& c3) {
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < fr::kRounds; ++round, k0 += fr::kWeyl0, k1 += fr::kWeyl1) PhiloxRound(k0, k1, c0, c1, c2, c3);
-}
-
-HWY_INLINE void PhiloxTwice(uint64_t seed, VU& a0, VU& a1, VU& a2, VU& a3, VU& b0, VU& b1, VU& b2, VU& b3) {
-  uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
-  for (int round = 0; round < fr::kRounds; ++round, k0 += fr::kWeyl0, k1 += fr::kWeyl1) {
-    PhiloxRound(k0, k1, a0, a1, a2, a3);
-    PhiloxRound(k0, k1, b0, b1, b2, b3);
-  }
-}
 
 HWY_INLINE VF MinusLog(VF y) {
   const DF d;
@@ -211,10 +168,10 @@ HWY_INLINE void Fill(const FirstRowFormula& formula, uint64_t seed, const uint64
     }
     VU a0 = hn::Load(du, low), a1 = hn::Load(du, high), a2 = hn::Load(du, block), a3 = hn::Zero(du);
     if (used <= lanes) {
-      Philox(seed, a0, a1, a2, a3);
+      Philox(du, seed, a0, a1, a2, a3);
     } else {
       VU b0 = hn::Load(du, low + lanes), b1 = hn::Load(du, high + lanes), b2 = hn::Load(du, block + lanes), b3 = hn::Zero(du);
-      PhiloxTwice(seed, a0, a1, a2, a3, b0, b1, b2, b3);
+      PhiloxTwice(du, seed, a0, a1, a2, a3, b0, b1, b2, b3);
       hn::StoreInterleaved4(from_word(b0), from_word(b1), from_word(b2), from_word(b3), d, values + 4 * lanes);
     }
     hn::StoreInterleaved4(from_word(a0), from_word(a1), from_word(a2), from_word(a3), d, values);
@@ -258,14 +215,14 @@ void FirstRows(const FirstRowFormula& formula, uint64_t seed, const uint64_t* ke
 void Philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]) {
   uint32_t c[4] = {counter[0], counter[1], counter[2], counter[3]};
   uint32_t k[2] = {key[0], key[1]};
-  for (int round = 0; round < first_row::kRounds; ++round) {
-    const uint64_t product0 = uint64_t{c[0]} * first_row::kMul0;
-    const uint64_t product1 = uint64_t{c[2]} * first_row::kMul1;
+  for (int round = 0; round < philox::kRounds; ++round) {
+    const uint64_t product0 = uint64_t{c[0]} * philox::kMul0;
+    const uint64_t product1 = uint64_t{c[2]} * philox::kMul1;
     const uint32_t next[4] = {static_cast<uint32_t>(product1 >> 32) ^ c[1] ^ k[0], static_cast<uint32_t>(product1),
                               static_cast<uint32_t>(product0 >> 32) ^ c[3] ^ k[1], static_cast<uint32_t>(product0)};
     std::copy(next, next + 4, c);
-    k[0] += first_row::kWeyl0;
-    k[1] += first_row::kWeyl1;
+    k[0] += philox::kWeyl0;
+    k[1] += philox::kWeyl1;
   }
   std::copy(c, c + 4, out);
 }
