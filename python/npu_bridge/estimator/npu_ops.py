@@ -8,6 +8,14 @@ import tensorflow.compat.v1 as tf
 
 from mxrec import _loader
 from npu_bridge.estimator import _dropout
+from npu_bridge.estimator._cells_and_channels import basic_lstm_cell as basic_lstm_cell
+from npu_bridge.estimator._cells_and_channels import channel_get_next as channel_get_next
+from npu_bridge.estimator._cells_and_channels import k_means_centroids as k_means_centroids
+from npu_bridge.estimator._cells_and_channels import npu_onnx_graph_op as npu_onnx_graph_op
+from npu_bridge.estimator._cells_and_channels import outfeed_dequeue_op as outfeed_dequeue_op
+from npu_bridge.estimator._cells_and_channels import outfeed_enqueue_op as outfeed_enqueue_op
+from npu_bridge.estimator._cells_and_channels import scatter_elements as scatter_elements
+from npu_bridge.estimator._cells_and_channels import stop_outfeed_dequeue_op as stop_outfeed_dequeue_op
 from npu_bridge.estimator._dropout import graph_only as _graph_only
 
 gen_npu_ops = _loader.ops
