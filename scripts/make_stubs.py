@@ -52,7 +52,7 @@ def definitions() -> dict[str, ast.stmt]:
   """Public name -> its definition, wherever in the package it stands."""
   found: dict[str, ast.stmt] = {}
   sources = {"__init__": None}  # module -> names that __init__ takes from it; None: its own
-  for node in parse("__init__").body:
+  for node in ast.walk(parse("__init__")):
     if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("mxrec."):
       sources[node.module.removeprefix("mxrec.")] = {alias.name for alias in node.names}
   for module, names in sources.items():

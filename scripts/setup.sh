@@ -75,9 +75,16 @@ install_python_packages() {
   touch "$stamp"
 }
 
-# Programs run by .venv/bin/python find the packages of this tree.
+# Programs run by .venv/bin/python find the packages of this tree, and .venv/bin/mxrec is its command.
 link_tree() {
-  local site
+  local site command=.venv/bin/mxrec
+  local text="#!$root/.venv/bin/python
+import sys
+
+from mxrec.cli import main
+
+sys.exit(main())"
+  [[ -x $command && $(<"$command") == "$text" ]] || { echo "$text" >"$command" && chmod +x "$command"; }
   for site in .venv/lib/python3.*/site-packages; do
     [[ -e $site/mxrec_tree.pth && $(<"$site/mxrec_tree.pth") == "$root/python" ]] || echo "$root/python" >"$site/mxrec_tree.pth"
   done

@@ -7,24 +7,31 @@
 Importing needs TensorFlow and the op library; ImportError says what is missing. Nothing of TensorFlow is changed.
 """
 
-from mxrec import (
-  _interrupt,
-  _loader,  # noqa: F401 - its ImportError is the clearest; _interrupt takes it in before anything else
-  testing,
-)
-from mxrec._minimize import minimize
-from mxrec._sparse_optimizer import sparse_optimizer
-from mxrec._summary import summary
+from mxrec import _command
 from mxrec._version import __version__
-from mxrec._warm_start import warm_start
-from mxrec.adamw import AdamWOptimizer
-from mxrec.config import init
-from mxrec.feature_column import embedding_column
-from mxrec.lookup import embedding_lookup, get_sparse_embedding
-from mxrec.row_optimizers import AMSGradOptimizer, GroupFtrlOptimizer, LambOptimizer, RowWiseAdagradOptimizer
-from mxrec.saveable import save_with_tf_saver
-from mxrec.saver import EmbeddingTableSaver
-from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op, stats
+
+if _command.starting():
+  __getattr__ = _command.lookup
+else:
+  from mxrec import (
+    _interrupt,
+    _loader,  # noqa: F401 - its ImportError is the clearest; _interrupt takes it in before anything else
+    testing,
+  )
+  from mxrec._minimize import minimize
+  from mxrec._sparse_optimizer import sparse_optimizer
+  from mxrec._summary import summary
+  from mxrec._warm_start import warm_start
+  from mxrec.adamw import AdamWOptimizer
+  from mxrec.config import init
+  from mxrec.feature_column import embedding_column
+  from mxrec.lookup import embedding_lookup, get_sparse_embedding
+  from mxrec.row_optimizers import AMSGradOptimizer, GroupFtrlOptimizer, LambOptimizer, RowWiseAdagradOptimizer
+  from mxrec.saveable import save_with_tf_saver
+  from mxrec.saver import EmbeddingTableSaver
+  from mxrec.table import EmbeddingTable, get_embedding_table, get_existing_tables, get_init_hashtable_op, stats
+
+  _interrupt.install()
 
 __all__ = [
   "AMSGradOptimizer",
@@ -51,8 +58,6 @@ __all__ = [
   "version",
   "warm_start",
 ]
-
-_interrupt.install()
 
 
 def version() -> str:

@@ -6,6 +6,7 @@ import sys
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 TESTS = pathlib.Path(__file__).resolve().parent
 for folder in (TESTS.parent, TESTS):
   if str(folder) not in sys.path:

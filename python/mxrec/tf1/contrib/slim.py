@@ -1,0 +1,90 @@
+"""tf.contrib.slim: layers and argument scopes of contrib under one name; no data sets, training loops or image models."""
+
+from __future__ import annotations
+
+import tensorflow.compat.v1 as tf
+
+from mxrec.tf1.contrib import framework, layers, losses
+from mxrec.tf1.contrib.framework import (
+  add_arg_scope,
+  add_model_variable,
+  arg_scope,
+  assign_from_checkpoint,
+  assign_from_checkpoint_fn,
+  get_model_variables,
+  get_or_create_global_step,
+  get_trainable_variables,
+  get_variables,
+  get_variables_by_name,
+  get_variables_by_suffix,
+  get_variables_to_restore,
+  model_variable,
+  variable,
+)
+from mxrec.tf1.contrib.layers import (
+  avg_pool2d,
+  batch_norm,
+  bias_add,
+  conv2d,
+  convolution2d,
+  dropout,
+  flatten,
+  fully_connected,
+  l1_regularizer,
+  l2_regularizer,
+  layer_norm,
+  linear,
+  max_pool2d,
+  one_hot_encoding,
+  repeat,
+  softmax,
+  stack,
+  unit_norm,
+  variance_scaling_initializer,
+  xavier_initializer,
+)
+
+get_global_step = tf.train.get_global_step
+xavier_initializer_conv2d = layers.xavier_initializer_conv2d
+
+__all__ = [
+  "add_arg_scope",
+  "add_model_variable",
+  "arg_scope",
+  "assign_from_checkpoint",
+  "assign_from_checkpoint_fn",
+  "avg_pool2d",
+  "batch_norm",
+  "bias_add",
+  "conv2d",
+  "convolution2d",
+  "dropout",
+  "flatten",
+  "framework",
+  "fully_connected",
+  "get_global_step",
+  "get_model_variables",
+  "get_or_create_global_step",
+  "get_trainable_variables",
+  "get_variables",
+  "get_variables_by_name",
+  "get_variables_by_suffix",
+  "get_variables_to_restore",
+  "l1_regularizer",
+  "l2_regularizer",
+  "layer_norm",
+  "layers",
+  "linear",
+  "losses",
+  "max_pool2d",
+  "model_variable",
+  "one_hot_encoding",
+  "repeat",
+  "softmax",
+  "stack",
+  "unit_norm",
+  "variable",
+  "variance_scaling_initializer",
+  "xavier_initializer",
+  "xavier_initializer_conv2d",
+]
