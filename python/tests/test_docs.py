@@ -1,6 +1,7 @@
 """The documentation is true: its code runs, its links lead somewhere, the texts it quotes exist.
 
-The code blocks of a guide page run in order, in one namespace, in a fresh process and an empty folder.
+The code blocks of a guide page run in order, in one namespace, in a fresh process and an empty folder. On a page about commands, a
+block that begins with `# name.py` is that file, and the lines of sh blocks are run.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+COMMAND_PAGES = [ROOT / "docs" / "guide" / "running_tf1_scripts.md"]
 PAGES = sorted(
   page
   for folder in (ROOT, *(ROOT / name for name in ("docs", "examples", "mxrec", "tf", "tools", "bench", "fuzz", "tests", "python")))
@@ -42,13 +44,36 @@ def run_script(script: pathlib.Path, folder: pathlib.Path) -> subprocess.Complet
   return subprocess.run([sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=300, check=False)
 
 
-@pytest.mark.parametrize("page", GUIDE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in GUIDE if page not in COMMAND_PAGES], ids=lambda page: page.name)
 def test_the_code_blocks_of_a_guide_page_run_in_order(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
   assert python_blocks(page), f"{page.name} has no Python block"
   script = tmp_path / f"{page.name}.py"
   script.write_text(as_script(page), encoding="utf-8")
   done = run_script(script, tmp_path)
   assert done.returncode == 0, done.stderr[-4000:]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("page", COMMAND_PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_guide_page_print_what_it_says(page: pathlib.Path, tmp_path: pathlib.Path) -> None:
+  for _, code in python_blocks(page):
+    name = re.match(r"# (\w+\.py)\n", code)
+    assert name, code
+    (tmp_path / name[1]).write_text(code, encoding="utf-8")
+  text = page.read_text(encoding="utf-8")
+  commands = re.findall(r"^```sh\n(.*?)^```$(?:\s*^```text\n(.*?)^```$)?", text, re.DOTALL | re.MULTILINE)
+  assert commands
+  for lines, expected in commands:
+    printed = ""
+    for line in lines.splitlines():
+      words = line.split()
+      assert words[0] == "mxrec", line
+      command = [sys.executable, "-m", *words]
+      done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+      assert done.returncode == 0, done.stderr[-4000:]
+      printed += done.stdout
+    missing = [line for line in expected.splitlines() if line not in printed]
+    assert not missing, printed
 
 
 def test_the_example_in_the_readme_is_minimal_py() -> None:

@@ -1,0 +1,1 @@
+"""See rec_sdk_common.communication.hccl.hccl_info."""
