@@ -21,6 +21,7 @@ VERSION = "2.15.0"
 PIP_LINE = f"pip install --no-deps {PACKAGE}=={VERSION}"
 
 _loaded: types.ModuleType | None = None
+_joined: dict[type, type] = {}
 
 
 def load() -> types.ModuleType:
@@ -37,6 +38,19 @@ def load() -> types.ModuleType:
   return _loaded
 
 
+def joined(kind: type, name: str) -> type:
+  """The class `kind`, deriving from the class `name` of the Estimator module as well.
+
+  For `__new__` of classes that are to derive from an Estimator class and whose modules are to be imported without loading it.
+  """
+  base = getattr(load(), name)
+  if issubclass(kind, base):
+    return kind
+  if kind not in _joined:
+    _joined[kind] = type(kind.__name__, (kind, base), {"__doc__": kind.__doc__, "__module__": kind.__module__})
+  return _joined[kind]
+
+
 def _import() -> types.ModuleType:
   try:
     found = importlib.metadata.version(PACKAGE)
@@ -48,6 +62,7 @@ def _import() -> types.ModuleType:
 
   _stand_ins.install()
   try:
+    _stand_ins.without_deprecation(importlib.import_module("tensorflow_estimator.python.estimator.estimator_export"))
     estimator = importlib.import_module("tensorflow_estimator._api.v1.estimator")
     from mxrec._estimator import _tables
   except (ImportError, AttributeError) as error:

@@ -42,6 +42,11 @@ def install() -> None:
       _put(_refusing_module(name, classes))
 
 
+def without_deprecation(exporter: types.ModuleType) -> None:
+  """Keeps the package's export decorator from wrapping every class in a warning that Keras should be used instead."""
+  exporter.deprecation = types.SimpleNamespace(deprecated=lambda *args, **arguments: lambda symbol: symbol)
+
+
 def _name_the_api() -> None:
   """TensorFlow's export decorator again knows the API name "estimator", under which the package exports."""
   from tensorflow.python.util import tf_export

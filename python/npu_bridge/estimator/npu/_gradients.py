@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,14 +9,12 @@ import tensorflow.compat.v1 as tf
 
 from mxrec import _loader, _minimize
 from mxrec import optimizer as optimizer_lib
+from npu_bridge.estimator.npu import util
 
 
 def rank_size() -> int:
-  """The number of ranks: RANK_SIZE or CM_WORKER_SIZE of the environment, 1 without them. ValueError when both are set."""
-  sizes = [os.environ[name] for name in ("RANK_SIZE", "CM_WORKER_SIZE") if name in os.environ]
-  if len(sizes) > 1:
-    raise ValueError("the environment variables RANK_SIZE and CM_WORKER_SIZE are both set: set one of them")
-  return int(sizes[0]) if sizes else 1
+  """The number of ranks; ValueError when the environment names two."""
+  return int(util.get_ranksize())
 
 
 class WrappingOptimizer(tf.train.Optimizer):
