@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "mxrec/table/touch.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "mxrec/table/probe_kernels.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -12,11 +14,8 @@ namespace mxrec::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr size_t kBucketAhead = 16;  // keys between fetching a bucket and looking at it
-constexpr size_t kRowAhead = 40;     // keys between looking at the bucket and copying the row
-constexpr size_t kRetryAfter = 14;   // keys between fetching a further bucket and looking at it
-constexpr size_t kRing = 64;
-static_assert(kRing > kBucketAhead + kRetryAfter + 1 && kRing > kRowAhead);  // an open search still needs its home bucket
+constexpr size_t kBlock = 64;     // keys whose buckets, then rows, are loaded together
+constexpr size_t kOutAhead = 32;  // occurrences whose place in the output is fetched before it is written
 
 // What an empty shard looks like to a search.
 alignas(64) constexpr Bucket kEmptyBucket[1] = {};
@@ -60,82 +59,84 @@ HWY_NOINLINE HWY_MAYBE_UNUSED static uint32_t SearchNow(const ProbeShard* shards
   return BucketIndex::kAbsent;
 }
 
-// The probing half of the pipeline: Step(0), Step(1), ... find the handles of the keys one after the other and fetch their
-// rows; RowOf(i) is the row, for the last kRing steps.
+// The probing half: Next() finds the handles of a block of keys, then loads their rows together with the home buckets of the block
+// behind it, in loops that do nothing else (touch.h).
 //
-// Most keys lie in their home bucket. One in ten or so lies in the next: its line is fetched and looked at kRetryAfter steps
-// later, so that it costs no waiting either. Where even that does not settle it, the key is searched for at once; that is rare.
+// Most keys lie in their home bucket. One in ten or so lies in the next: its line is fetched while the rest of the block is
+// compared. Where even that does not settle it, the key is searched for at once; that is rare.
 template <bool kRows, size_t kDim>
 class Prober {
  public:
   HWY_INLINE Prober(const ProbeInput& in, uint32_t* handles, uint32_t* special) : in_(in), handles_(handles), special_(special) {
-    const size_t first = in.count < kBucketAhead ? in.count : kBucketAhead;
-    for (size_t i = 0; i < first; ++i) Fetch(i);
+    LoadHomes(0);
   }
 
-  HWY_INLINE void Step(size_t i) {
-    if (i + kBucketAhead < in_.count) Fetch(i + kBucketAhead);
-    const Bucket* bucket = home_[i % kRing];
-    const uint32_t places = PlacesOf(*bucket, in_.keys[i]);
-    if (HWY_LIKELY(places != 0)) {
-      Settle(i, bucket->handles[__builtin_ctz(places)]);
-    } else if (!bucket->overflow()) {
-      Settle(i, BucketIndex::kAbsent);
-    } else {
-      __builtin_prefetch(bucket + 1, 0, 3);  // behind the last bucket it does no harm
-      rows_[i % kRing] = nullptr;
-      open_[open_end_++ % kRing] = i;
+  // Settles the next block of keys. REQUIRES: end() < count.
+  HWY_INLINE void Next() {
+    begin_ = end_;
+    const size_t count = in_.count - begin_ < kBlock ? in_.count - begin_ : kBlock;
+    end_ = begin_ + count;
+    row_count_ = 0;
+    size_t open[kBlock], open_count = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const Bucket* bucket = home_[i];
+      const uint32_t places = PlacesOf(*bucket, in_.keys[begin_ + i]);
+      if (HWY_LIKELY(places != 0)) {
+        Settle(i, bucket->handles[__builtin_ctz(places)]);
+      } else if (!bucket->overflow()) {
+        Settle(i, BucketIndex::kAbsent);
+      } else {
+        __builtin_prefetch(bucket + 1, 0, 3);  // behind the last bucket it does no harm
+        open[open_count++] = i;
+      }
     }
-    if (open_first_ != open_end_ && open_[open_first_ % kRing] + kRetryAfter <= i) Retry();
+    for (size_t o = 0; o < open_count; ++o) Retry(open[o]);
+    if constexpr (kRows) {
+      const size_t bytes = (kDim != 0 ? kDim : in_.dim) * sizeof(float);
+      for (size_t r = 0; r < row_count_; ++r) TouchRange(rows_[r], bytes);
+    }
+    LoadHomes(end_);
   }
 
-  HWY_INLINE void Finish() {
-    while (open_first_ != open_end_) Retry();
-  }
-
-  // Null when the key has no row. REQUIRES: kRows, Step(i) was one of the last kRing - 1 steps.
-  HWY_INLINE const float* RowOf(size_t i) {
-    while (HWY_UNLIKELY(open_first_ != open_end_ && open_[open_first_ % kRing] <= i)) Retry();
-    return rows_[i % kRing];
-  }
-
+  // The block settled last: it ends before key end(); row_count() of its keys have rows, the
+  // r-th is that of key key_of(r).
+  HWY_INLINE size_t end() const { return end_; }
+  HWY_INLINE size_t row_count() const { return row_count_; }
+  HWY_INLINE size_t key_of(size_t r) const { return begin_ + key_of_[r]; }
+  HWY_INLINE const float* row(size_t r) const { return rows_[r]; }
   HWY_INLINE size_t special_count() const { return special_count_; }
 
  private:
-  HWY_INLINE void Fetch(size_t i) {
-    const uint64_t hash = KeyHash(in_.keys[i]);
-    const ProbeShard& shard = in_.shards[ShardOfHash(hash)];
-    const Bucket* bucket =
-        HWY_LIKELY(shard.bucket_count != 0) ? shard.buckets + HomeOfHash(hash, shard.bucket_count) : kEmptyBucket;
-    home_[i % kRing] = bucket;
-    __builtin_prefetch(bucket, 0, 3);
+  HWY_INLINE void LoadHomes(size_t first) {
+    const size_t count = in_.count - first < kBlock ? in_.count - first : kBlock;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t hash = KeyHash(in_.keys[first + i]);
+      const ProbeShard& shard = in_.shards[ShardOfHash(hash)];
+      home_[i] = HWY_LIKELY(shard.bucket_count != 0) ? shard.buckets + HomeOfHash(hash, shard.bucket_count) : kEmptyBucket;
+    }
+    for (size_t i = 0; i < count; ++i) Touch(home_[i]);
   }
 
-  // Ends the oldest open search.
-  HWY_INLINE void Retry() {
-    const size_t i = open_[open_first_++ % kRing];
-    const Bucket* home = home_[i % kRing];
+  HWY_INLINE void Retry(size_t i) {
+    const Bucket* home = home_[i];
+    const uint64_t key = in_.keys[begin_ + i];
     if (HWY_LIKELY(!home->last())) {
-      const uint32_t places = PlacesOf(home[1], in_.keys[i]);
+      const uint32_t places = PlacesOf(home[1], key);
       if (HWY_LIKELY(places != 0)) return Settle(i, home[1].handles[__builtin_ctz(places)]);
       if (!home[1].overflow()) return Settle(i, BucketIndex::kAbsent);
     }
-    Settle(i, SearchNow(in_.shards, in_.keys[i]));
+    Settle(i, SearchNow(in_.shards, key));
   }
 
   HWY_INLINE void Settle(size_t i, uint32_t handle) {
-    handles_[i] = handle;
+    handles_[begin_ + i] = handle;
     if constexpr (kRows) {
       if (HWY_UNLIKELY(handle >> 31)) {
-        rows_[i % kRing] = nullptr;
-        special_[special_count_++] = static_cast<uint32_t>(i);
+        special_[special_count_++] = static_cast<uint32_t>(begin_ + i);
         return;
       }
-      const char* row = RowAt(in_, handle);
-      rows_[i % kRing] = reinterpret_cast<const float*>(row);
-      const size_t bytes = (kDim != 0 ? kDim : in_.dim) * sizeof(float);
-      // Into the second-level cache: it keeps more misses in flight than the first-level fill buffers.
-      for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+      rows_[row_count_] = reinterpret_cast<const float*>(RowAt(in_, handle));
+      key_of_[row_count_++] = static_cast<uint32_t>(i);
     }
   }
 
@@ -143,10 +144,10 @@ class Prober {
   uint32_t* const handles_;
   uint32_t* const special_;
   size_t special_count_ = 0;
-  size_t open_first_ = 0, open_end_ = 0;
-  const Bucket* home_[kRing];
-  const float* rows_[kRing];
-  size_t open_[kRing];
+  size_t begin_ = 0, end_ = 0, row_count_ = 0;
+  const Bucket* home_[kBlock];
+  const float* rows_[kBlock];
+  uint32_t key_of_[kBlock];
 };
 
 template <size_t kDim>
@@ -156,13 +157,11 @@ HWY_INLINE void CopyRow(float* HWY_RESTRICT to, const float* HWY_RESTRICT from, 
 
 template <size_t kDim>
 HWY_INLINE size_t Gather(const ProbeInput& in, float* out, uint32_t* handles, uint32_t* special) {
-  const size_t count = in.count, dim = kDim != 0 ? kDim : in.dim;
+  const size_t dim = kDim != 0 ? kDim : in.dim;
   Prober<true, kDim> prober(in, handles, special);
-  for (size_t i = 0; i < count + kRowAhead; ++i) {
-    if (i < count) prober.Step(i);
-    if (i < kRowAhead || i - kRowAhead >= count) continue;
-    const size_t j = i - kRowAhead;
-    if (const float* row = prober.RowOf(j); HWY_LIKELY(row != nullptr)) CopyRow<kDim>(out + j * dim, row, dim);
+  while (prober.end() < in.count) {
+    prober.Next();
+    for (size_t r = 0; r < prober.row_count(); ++r) CopyRow<kDim>(out + prober.key_of(r) * dim, prober.row(r), dim);
   }
   return prober.special_count();
 }
@@ -170,29 +169,26 @@ HWY_INLINE size_t Gather(const ProbeInput& in, float* out, uint32_t* handles, ui
 template <size_t kDim>
 HWY_INLINE size_t Expand(const ProbeInput& in, const uint32_t* local, const uint32_t* positions, size_t occurrences,
                          float* expanded, uint32_t* handles, uint32_t* special) {
-  const size_t count = in.count, dim = kDim != 0 ? kDim : in.dim;
+  const size_t dim = kDim != 0 ? kDim : in.dim;
   Prober<true, kDim> prober(in, handles, special);
-  size_t stepped = 0;
-  for (size_t j = 0; j < occurrences; ++j) {
-    const size_t key = local[j];
-    while (stepped < count && stepped <= key + kRowAhead) prober.Step(stepped++);
-    // A key that came long ago has left the ring, but by then its handle is known.
-    const float* row = nullptr;
-    if (HWY_LIKELY(key + kRing > stepped)) {
-      row = prober.RowOf(key);
-    } else if ((handles[key] >> 31) == 0) {
-      row = reinterpret_cast<const float*>(RowAt(in, handles[key]));
+  for (size_t j = 0; prober.end() < in.count;) {
+    prober.Next();
+    for (; j < occurrences && local[j] < prober.end(); ++j) {
+      if (j + kOutAhead < occurrences) {
+        const char* to = reinterpret_cast<const char*>(expanded + static_cast<size_t>(positions[j + kOutAhead]) * dim);
+        for (size_t at = 0; at < dim * sizeof(float); at += kCacheLine) __builtin_prefetch(to + at, 1, 3);
+      }
+      const uint32_t handle = handles[local[j]];
+      if (HWY_UNLIKELY(handle >> 31)) continue;
+      CopyRow<kDim>(expanded + static_cast<size_t>(positions[j]) * dim, reinterpret_cast<const float*>(RowAt(in, handle)), dim);
     }
-    if (HWY_LIKELY(row != nullptr)) CopyRow<kDim>(expanded + static_cast<size_t>(positions[j]) * dim, row, dim);
   }
-  prober.Finish();
   return prober.special_count();
 }
 
 void ProbeHandles(const ProbeInput& in, uint32_t* handles) {
   Prober<false, 0> prober(in, handles, nullptr);
-  for (size_t i = 0; i < in.count; ++i) prober.Step(i);
-  prober.Finish();
+  while (prober.end() < in.count) prober.Next();
 }
 
 // Row lengths that are common get loops of their own.

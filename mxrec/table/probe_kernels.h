@@ -1,8 +1,8 @@
 // The inner loops of a lookup: probe many keys with their cache misses overlapped, and copy the rows found.
 //
-// Three loads wait for memory in each lookup: the bucket, the row's lines, the output. The loops run a software pipeline:
-// buckets are prefetched 16 keys before they are compared, rows right after the comparison, and copied 40 keys later. Compiled
-// for each SIMD target by Highway and picked at run time; equal results on all.
+// Three places wait for memory in each lookup: the bucket, the row's lines, the output. The loops go by blocks of 64 keys: compare
+// all buckets, load all rows found and all buckets of the next block (touch.h says why not prefetch them), copy. Compiled for each
+// SIMD target by Highway and picked at run time; equal results on all.
 #ifndef MXREC_TABLE_PROBE_KERNELS_H_
 #define MXREC_TABLE_PROBE_KERNELS_H_
 

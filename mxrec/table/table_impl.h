@@ -1,4 +1,4 @@
-// Inside of Table, shared by table.cc, lookup.cc, update.cc, evict.cc and snapshot.cc only.
+// Inside of Table, shared by table.cc, lookup.cc, update.cc, update_check.cc, evict.cc and snapshot.cc only.
 //
 // Lock order: writer_mutex (writers exclusive, snapshots shared) before shard mutexes, shard mutexes in ascending order.
 // Only the holder of writer_mutex in exclusive mode changes anything; it takes the exclusive lock of a shard for each change

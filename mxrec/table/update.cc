@@ -16,10 +16,13 @@
 
 #include "mxrec/kernels/float_mode.h"
 #include "mxrec/kernels/non_finite.h"
+#include "mxrec/table/gradients.h"
 #include "mxrec/table/new_rows.h"
 #include "mxrec/table/occurrences.h"
 #include "mxrec/table/scratch.h"
 #include "mxrec/table/table_impl.h"
+#include "mxrec/table/touch.h"
+#include "mxrec/table/update_check.h"
 
 namespace mxrec {
 namespace {
@@ -27,8 +30,7 @@ namespace {
 constexpr uint32_t kInsertAhead = 24;   // new keys whose buckets are fetched before they are needed
 constexpr uint32_t kRecordsAhead = 16;  // freed rows that are fetched before they are filled
 constexpr size_t kSlice = 16384;        // keys that one task goes through
-constexpr size_t kBlock = 64;           // rows handed to the updater at once
-constexpr size_t kRowLinesAhead = 2;    // blocks whose rows are prefetched before they are needed
+constexpr size_t kBlock = 64;           // rows touched, then handed to the updater at once
 
 // What becomes of a key whose handle the lookup did not know (or may not be trusted).
 enum class Fate : uint8_t { kHasRow, kNewRow, kAdmit, kCount, kNewCandidate, kForget };
@@ -62,7 +64,8 @@ class Updating {
         executor_(executor),
         dim_(impl->options.dim),
         admission_(impl->admission() && !admit_all),
-        admit_all_(admit_all) {}
+        admit_all_(admit_all),
+        gradients_(parts, impl->options.dim) {}
 
   Status Run(UpdateReport* report) {
     SlotRecord record = impl_.slots;
@@ -71,8 +74,13 @@ class Updating {
     if (!record.optimizer_kind.empty()) {
       MXREC_ASSIGN_OR_RETURN(attach, impl_.NeedsAttach(record));
     }
-    stale_ = attach;  // rows may be about to get new handles
-    MXREC_RETURN_IF_ERROR(Validate());
+    MXREC_ASSIGN_OR_RETURN(
+        const PartsSummary parts,
+        CheckParts(impl_.options.name, parts_, impl_.generation.load(std::memory_order_acquire), impl_.rows.allocated()));
+    stale_ = attach || parts.stale;  // with an attach, rows may be about to get new handles
+    some_never_trained_ = parts.some_never_trained;
+    scaled_ = parts.scaled;
+    gradient_count_ = parts.gradients;
     Merge();
     MXREC_RETURN_IF_ERROR(Occur());
     MXREC_RETURN_IF_ERROR(CheckFinite());
@@ -102,61 +110,6 @@ class Updating {
   }
 
  private:
-  std::string Where(size_t part) const { return "table " + impl_.options.name + ", part " + std::to_string(part); }
-
-  // What a part says about shared rows of values.
-  Status ValidateShared(const UpdatePart& part, size_t p) const {
-    const size_t shared = part.value_rows.size(), scales = part.scales.size(), expected = part.dense ? 0 : part.index.size();
-    if ((shared != 0 && shared != expected) || (scales != 0 && (scales != expected || shared == 0))) {
-      return InvalidArgumentError(Where(p) + ": expected one value row and one scale (or none) for each of " +
-                                  std::to_string(expected) + " occurrences, found " + std::to_string(shared) + " value rows and " +
-                                  std::to_string(scales) + " scales");
-    }
-    for (size_t j = 0; j < shared; ++j) {
-      if (static_cast<uint32_t>(part.value_rows[j]) < part.value_count) continue;
-      return InvalidArgumentError(Where(p) + ": occurrence " + std::to_string(j) + " takes value row " +
-                                  std::to_string(part.value_rows[j]) + ", expected 0 to " + std::to_string(part.value_count) +
-                                  " (exclusive)");
-    }
-    return OkStatus();
-  }
-
-  Status Validate() {
-    const uint64_t now = impl_.generation.load(std::memory_order_acquire);
-    size_t total = 0, gradients = 0, values = 0;
-    for (size_t p = 0; p < parts_.size(); ++p) {
-      const UpdatePart& part = parts_[p];
-      if (part.handles.size() != part.keys.size() || (!part.counts.empty() && part.counts.size() != part.keys.size())) {
-        return InvalidArgumentError(Where(p) + ": expected one handle and one count a key, found " +
-                                    std::to_string(part.keys.size()) + " keys, " + std::to_string(part.handles.size()) +
-                                    " handles, " + std::to_string(part.counts.size()) + " counts");
-      }
-      if (part.generation != now && !part.keys.empty()) stale_ = true;
-      const uint64_t allocated = impl_.rows.allocated();
-      const auto names_no_row = [allocated](uint32_t handle) { return (handle & kCandidateBit) == 0 && handle >= allocated; };
-      bool wrong = false;
-      for (const uint32_t handle : part.handles) {
-        wrong |= names_no_row(handle);
-        some_never_trained_ |= handle == kNeverTrained;
-      }
-      if (wrong && part.generation == now) {
-        const uint32_t handle = *std::find_if(part.handles.begin(), part.handles.end(), names_no_row);
-        return InvalidArgumentError(Where(p) + ": handle " + std::to_string(handle) + " names no row; the table has handed out " +
-                                    std::to_string(allocated));
-      }
-      MXREC_RETURN_IF_ERROR(ValidateShared(part, p));
-      total += part.keys.size();
-      gradients += OccurrenceCount(part);
-      values += ValueRowCount(part);
-      scaled_ = scaled_ || !part.scales.empty();
-    }
-    if (total > 0x7FFFFFFFu || gradients > 0x7FFFFFFFu || values > 0x7FFFFFFFu) {
-      return InvalidArgumentError("table " + impl_.options.name + ": an update takes at most 2147483647 keys and gradient rows");
-    }
-    gradient_count_ = gradients;
-    return OkStatus();
-  }
-
   // Fills shard_begin_ for keys that come shard by shard; false when they do not.
   bool FindShards(std::span<const uint64_t> keys) {
     const size_t n = keys.size();
@@ -263,42 +216,8 @@ class Updating {
                                      .some_never_trained = some_never_trained_,
                                      .scaled = scaled_},
                                     executor_));
-    offsets_ = sort->offsets();
-    occurrences_ = sort->value_rows();
-    scales_ = scaled_ ? sort->scales() : nullptr;
+    gradients_.SetOrder(*sort, scaled_);
     return OkStatus();
-  }
-
-  const float* Gradient(uint32_t id) const {
-    if (parts_.size() == 1) return parts_[0].values + static_cast<size_t>(id) * dim_;
-    size_t at = id;
-    for (const UpdatePart& part : parts_) {
-      const size_t count = ValueRowCount(part);
-      if (at < count) return part.values + at * dim_;
-      at -= count;
-    }
-    return nullptr;
-  }
-
-  // The summed gradient of key m: the gradient row itself when there is one, unscaled, else summed into `sum`.
-  const float* Sum(size_t m, float* sum) const {
-    const uint32_t begin = offsets_[m], end = offsets_[m + 1];
-    const float* first = Gradient(occurrences_[begin]);
-    if (scales_ != nullptr) {
-      for (size_t d = 0; d < dim_; ++d) sum[d] = scales_[begin] * first[d];
-      for (uint32_t o = begin + 1; o < end; ++o) {
-        const float* next = Gradient(occurrences_[o]);
-        for (size_t d = 0; d < dim_; ++d) sum[d] += scales_[o] * next[d];
-      }
-      return sum;
-    }
-    if (end - begin == 1) return first;
-    std::memcpy(sum, first, dim_ * sizeof(float));
-    for (uint32_t o = begin + 1; o < end; ++o) {
-      const float* next = Gradient(occurrences_[o]);
-      for (size_t d = 0; d < dim_; ++d) sum[d] += next[d];
-    }
-    return sum;
   }
 
   void NoteNonFinite(uint64_t key) {
@@ -318,7 +237,7 @@ class Updating {
       ScratchLease<BlockScratch> block;
       float* sum = Ensure(&block->sums, dim_);
       for (uint32_t m = shard_begin_[shard]; m < shard_begin_[shard + 1]; ++m) {
-        if (offsets_[m] == offsets_[m + 1] || FirstNonFinite(Sum(m, sum), dim_) == dim_) continue;
+        if (!gradients_.Has(m) || FirstNonFinite(gradients_.Sum(m, sum), dim_) == dim_) continue;
         skipped[m] = 1;
         NoteNonFinite(keys_[m]);
       }
@@ -661,17 +580,15 @@ class Updating {
     admitted_.fetch_add(admitted);
   }
 
-  void PrefetchBlock(uint32_t begin, uint32_t end, size_t row_bytes) const {
+  void TouchBlock(uint32_t begin, uint32_t end, size_t row_bytes) const {
     const uint32_t* handles = scratch_->handles.data();
+    const char* rows[kBlock];
+    size_t count = 0;
     for (uint32_t m = begin; m < end; ++m) {
-      if (handles[m] & kCandidateBit) continue;
-      const char* row = impl_.rows.At(handles[m]);
-      for (size_t at = 0; at < row_bytes; at += 64) __builtin_prefetch(row + at, 1, 2);
-      __builtin_prefetch(row + row_bytes - 1, 1, 2);
-      if (offsets_[m] == offsets_[m + 1]) continue;
-      const char* gradient = reinterpret_cast<const char*>(Gradient(occurrences_[offsets_[m]]));
-      for (size_t at = 0; at < dim_ * sizeof(float); at += 64) __builtin_prefetch(gradient + at, 0, 2);
+      if ((handles[m] & kCandidateBit) == 0) rows[count++] = impl_.rows.At(handles[m]);
     }
+    gradients_.Fetch(begin, end);  // goes on while the rows come
+    for (size_t i = 0; i < count; ++i) TouchRange(rows[i], row_bytes);
   }
 
   void UpdateRange(uint32_t begin, uint32_t end) {
@@ -688,14 +605,8 @@ class Updating {
     const float* grads[kBlock];
     uint64_t updated = 0, skipped = 0;
     const auto block_end = [end](uint32_t at) { return std::min<uint32_t>(at + kBlock, end); };
-    uint32_t ahead = begin;
-    for (size_t b = 0; b < kRowLinesAhead && ahead < end; ++b, ahead = block_end(ahead))
-      PrefetchBlock(ahead, block_end(ahead), row_bytes);
     for (uint32_t at = begin; at < end; at = block_end(at)) {
-      if (ahead < end) {
-        PrefetchBlock(ahead, block_end(ahead), row_bytes);
-        ahead = block_end(ahead);
-      }
+      TouchBlock(at, block_end(at), row_bytes);
       size_t count = 0;
       for (uint32_t m = at; m < block_end(at); ++m) {
         if (handles[m] & kCandidateBit) continue;
@@ -705,20 +616,20 @@ class Updating {
           layout.SetTime(row, now);
           if (layout.has_stamps) layout.SetStamp(row, impl_.clock.Stamp(layout.GetStamp(row), counts[m]));
         }
-        if (offsets_[m] == offsets_[m + 1]) continue;
+        if (!gradients_.Has(m)) continue;
         if (skipped_ != nullptr && skipped_[m]) {
           ++skipped;
           continue;
         }
         rows[count] = reinterpret_cast<float*>(row);
-        grads[count] = Sum(m, sums + count * dim_);
+        grads[count] = gradients_.Sum(m, sums + count * dim_);
         ++count;
       }
       if (count == 0) continue;
       updated += count;
       if (updater_->UpdateRows(rows, grads, count) == 0) continue;
       for (uint32_t m = at; m < block_end(at); ++m) {
-        if ((handles[m] & kCandidateBit) || offsets_[m] == offsets_[m + 1] || (skipped_ != nullptr && skipped_[m])) continue;
+        if ((handles[m] & kCandidateBit) || !gradients_.Has(m) || (skipped_ != nullptr && skipped_[m])) continue;
         const auto* row = reinterpret_cast<const float*>(impl_.rows.At(handles[m]));
         if (FirstNonFinite(row, dim_) != dim_) NoteNonFinite(keys_[m]);
       }
@@ -743,15 +654,13 @@ class Updating {
   Executor* executor_;
   size_t dim_;
   bool admission_, admit_all_;
+  Gradients gradients_;
 
   mutable ScratchLease<UpdateScratch> scratch_storage_;
   UpdateScratch* scratch_ = &*scratch_storage_;
   bool stale_ = false, identity_ = false, some_never_trained_ = false, scaled_ = false;
   size_t unique_ = 0, gradient_count_ = 0;
   const uint64_t* keys_ = nullptr;
-  const uint32_t* offsets_ = nullptr;
-  const uint32_t* occurrences_ = nullptr;
-  const float* scales_ = nullptr;  // null: 1 each
   const uint8_t* skipped_ = nullptr;
   Fate* fates_ = nullptr;
   std::array<uint32_t, kShardCount + 1> shard_begin_{};
