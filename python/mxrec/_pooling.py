@@ -188,17 +188,25 @@ class Shared:
 
 
 def shared_gradient(record: _graph.LookupRecord, gradient: Any) -> Shared | None:
-  """What a gradient of a lookup's rows was made from, when it is nothing but the gradient of pooling them; else None."""
+  """What a gradient of a lookup's rows was made from, when it is the gradient of pooling them, perhaps times scalars; else None."""
   if not isinstance(gradient, tf.Tensor):
     return None
-  op = gradient.op
-  while op.type == "Identity":  # gated gradients, as TensorFlow's optimizers make them
-    op = op.inputs[0].op
+  op, factors = gradient.op, []
+  while True:
+    if op.type == "Identity":  # gated gradients, as TensorFlow's optimizers make them
+      op = op.inputs[0].op
+    elif op.type == "Mul" and op.inputs[1].shape.rank == 0:  # free of a loss scale again, or clipped
+      factors.append(op.inputs[1])
+      op = op.inputs[0].op
+    else:
+      break
   if op.type != POOL_GRADIENT_OP:
     return None
   of_output, rows, inverse, offsets, weights = op.inputs
   if rows is not record.op.outputs[0] or inverse is not record.op.outputs[1]:
     return None
+  for factor in reversed(factors):
+    of_output = of_output * factor
   return Shared(of_output, offsets, weights, op.get_attr("combiner").decode())
 
 

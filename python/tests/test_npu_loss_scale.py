@@ -227,11 +227,13 @@ def test_mxrecs_own_optimizers_can_be_wrapped(opt, sess):
   assert emb_table.size(sess) == 1 and sess.run(step) == 1 and (emb_table.lookup_numpy([5], sess) < before).all()
 
 
-def test_a_lookup_in_a_branch_that_is_not_taken_does_not_stop_the_training(sess):
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_lookup_in_a_branch_that_is_not_taken_does_not_stop_the_training(pooled, sess):
   emb_table = helpers.table(dimension=1)
   which, ids = tf.placeholder(tf.bool, []), tf.placeholder(tf.int64, [None])
   dense = tf.get_variable("dense", initializer=1.0)
-  loss = dense + tf.cond(which, lambda: tf.reduce_sum(mxrec.embedding_lookup(emb_table, ids)), lambda: dense * 3.0)
+  bags = tf.SparseTensor(tf.constant([[0, 0]], tf.int64), ids, [1, 1]) if pooled else ids
+  loss = dense + tf.cond(which, lambda: tf.reduce_sum(mxrec.embedding_lookup(emb_table, bags)), lambda: dense * 3.0)
   step = tf.train.get_or_create_global_step()
   train = mxrec.minimize(loss, NPULossScaleOptimizer(SGD(0.5), FixedLossScaleManager(4)), step)
   sess.run(tf.global_variables_initializer())
@@ -247,6 +249,8 @@ def test_an_infinite_weight_of_a_pooled_lookup_skips_the_step(sess):
   ids = tf.SparseTensor([[0, 0], [0, 1]], tf.constant([1, 2], tf.int64), [1, 2])
   loss = tf.reduce_sum(mxrec.embedding_lookup(emb_table, ids, weights=weights, combiner="sum"))
   train = mxrec.minimize(loss, NPULossScaleOptimizer(SGD(0.5), FixedLossScaleManager(4)))
+  (apply,) = [op for op in tf.get_default_graph().get_operations() if op.type == "MxrecApply"]
+  assert apply.get_attr("shared") == [True], "no row for each id is written out"
   sess.run(train, {weights: [1, np.inf]})
   assert emb_table.size(sess) == 0
   sess.run(train, {weights: [1, 2]})
