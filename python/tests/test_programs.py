@@ -68,3 +68,11 @@ def test_the_program_of_dot_products_learns_ten_steps_a_run(tmp_path):
   steps, auc, rows = re.search(r"trained (\d+) steps.*\nAUC ([\d.]+) over (\d+) rows", done.stdout).groups()
   assert (steps, rows) == ("200", "512"), done.stdout
   assert float(auc) > 0.9, done.stdout
+
+
+@pytest.mark.thorough
+def test_the_program_with_an_estimator_trains_evaluates_and_predicts(tmp_path):
+  done = run(tmp_path, "estimator/main.py", "--model_dir=model", "--batch=16")
+  step, auc = re.search(r"step (\d+) auc ([\d.]+)", done.stdout).groups()
+  assert step == "30" and float(auc) > 0.9 and "chance" in done.stdout, done.stdout
+  assert (tmp_path / "model" / "model.ckpt-30.index").is_file()

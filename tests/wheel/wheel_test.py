@@ -85,6 +85,14 @@ def test_the_wheel_needs_no_python_abi_and_declares_no_dependency(wheel):
   assert f"\nVersion: {version}\n" in metadata
 
 
+def test_the_command_is_installed_and_says_what_is_missing(environment, tmp_path):
+  command = environment.parent / "mxrec"
+  version = subprocess.run([command, "--version"], env={}, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+  assert re.fullmatch(r"mxrec [0-9.]+\n", version)
+  done = subprocess.run([command, "doctor"], env={}, cwd=tmp_path, capture_output=True, text=True, check=False)
+  assert done.returncode == 1 and "pip install tensorflow-cpu==" in done.stdout, done.stderr
+
+
 def test_the_wheel_holds_the_package_and_nothing_of_the_tree_beside_it(wheel):
   with zipfile.ZipFile(wheel) as archive:
     names = archive.namelist()
