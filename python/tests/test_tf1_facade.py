@@ -134,7 +134,31 @@ def test_importlib_gives_the_same(own):
   """)
   assert names["a"] is names["tf"] and names["b"] is names["c"] is names["tf"].contrib.layers
   assert names["d"] is importlib.import_module("json")
-  assert names["importlib"].util is importlib.util
+  assert names["importlib"].util.find_spec is importlib.util.find_spec
+
+
+def test_a_file_that_the_script_loads_by_its_path_is_own_code(own, tmp_path):
+  (tmp_path / "config").mkdir()
+  (tmp_path / "config" / "plain.py").write_text("import tensorflow as tf\n", encoding="utf-8")
+  names = own(
+    """
+    import importlib.machinery
+    import importlib.util as util
+    from importlib.machinery import SourceFileLoader
+    import tensorflow as tf
+    spec = util.spec_from_file_location("plain_one", path)
+    one = util.module_from_spec(spec)
+    spec.loader.exec_module(one)
+    two = SourceFileLoader("plain_two", path).load_module()
+    three = {}
+    exec(open(path).read(), three)
+    other = importlib.util.spec_from_file_location("json", importlib.util.find_spec("json").origin)
+  """,
+    path=str(tmp_path / "config" / "plain.py"),
+  )
+  del sys.modules["plain_two"]
+  assert names["one"].tf is names["two"].tf is names["three"]["tf"] is names["tf"]
+  assert type(names["other"].loader) is importlib.machinery.SourceFileLoader
 
 
 def test_modules_beside_the_script_see_the_facade_and_libraries_do_not(own, tmp_path):

@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import pathlib
 import sys
@@ -93,7 +94,30 @@ class Imports(importlib.abc.MetaPathFinder):
     self._copy_builtins()
     # A plain function: pickling and `callable` checks of scripts see nothing unusual.
     self.builtins.__dict__["__import__"] = self._make_import()
-    self._importlib = View("importlib", importlib, {"import_module": self.import_module})
+    self._importlib = self._importlib_views()
+
+  def _importlib_views(self) -> dict[str, View]:
+    """importlib and its parts, whose loaders execute own files as own modules."""
+    extra = {"spec_from_file_location": self._spec_from_file}
+    util = View("importlib.util", importlib.util, extra)
+    machinery = View("importlib.machinery", importlib.machinery, {"SourceFileLoader": self._loader})
+    whole = View("importlib", importlib, {"import_module": self.import_module, "util": util, "machinery": machinery})
+    return {"importlib": whole, "importlib.util": util, "importlib.machinery": machinery}
+
+  def _loader(self, fullname: str, path: str) -> importlib.machinery.SourceFileLoader:
+    """importlib.machinery.SourceFileLoader for own modules."""
+    if path not in self._own:
+      return importlib.machinery.SourceFileLoader(fullname, path)
+    loader = _OwnLoader(fullname, path)
+    loader.imports = self
+    return loader
+
+  def _spec_from_file(self, name: str, location: Any = None, **others: Any) -> Any:
+    """importlib.util.spec_from_file_location for own modules."""
+    spec = importlib.util.spec_from_file_location(name, location, **others)
+    if spec is not None and type(spec.loader) is importlib.machinery.SourceFileLoader:
+      spec.loader = self._loader(spec.loader.name, spec.loader.path)
+    return spec
 
   def _copy_builtins(self) -> None:
     """Takes over what others added to Python's builtins since, as gettext.install does."""
@@ -122,8 +146,7 @@ class Imports(importlib.abc.MetaPathFinder):
     spec = importlib.machinery.PathFinder.find_spec(name, path, target)
     if spec is None or not isinstance(spec.loader, importlib.machinery.SourceFileLoader) or spec.loader.path not in self._own:
       return None
-    spec.loader = _OwnLoader(spec.loader.name, spec.loader.path)
-    spec.loader.imports = self
+    spec.loader = self._loader(spec.loader.name, spec.loader.path)
     return spec
 
   # The statement's side
@@ -222,7 +245,7 @@ class Imports(importlib.abc.MetaPathFinder):
 
   def _import_importlib(self, name: str, names: tuple[str, ...]) -> Any:
     module = self._true_import(name, None, None, names, 0)
-    return self._importlib if module is importlib else module
+    return self._importlib.get(module.__name__, module)
 
   def _import_builtins(self, name: str, names: tuple[str, ...]) -> Any:
     return self.builtins
