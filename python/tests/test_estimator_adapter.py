@@ -105,6 +105,14 @@ else:
   assert done.returncode == 0, done.stderr[-2000:]
 
 
+def test_no_class_is_wrapped_in_advice_to_use_keras_not_even_tensorflows_own_hooks():
+  from tensorflow.python.training import basic_session_run_hooks as hooks
+
+  for kind in (estimator.Estimator, estimator.RunConfig, hooks.StepCounterHook, hooks.NanTensorHook):
+    assert "Use tf.keras" not in (kind.__doc__ or "") + (kind.__init__.__doc__ or "")
+    assert not hasattr(kind.__init__, "__wrapped__")
+
+
 @pytest.mark.parametrize("found", [None, "2.10.0"])
 def test_a_missing_or_other_package_gives_the_pip_line(found, monkeypatch):
   def version(package):

@@ -62,8 +62,8 @@ def _import() -> types.ModuleType:
 
   _stand_ins.install()
   try:
-    _stand_ins.without_deprecation(importlib.import_module("tensorflow_estimator.python.estimator.estimator_export"))
-    estimator = importlib.import_module("tensorflow_estimator._api.v1.estimator")
+    with _stand_ins.without_deprecation():
+      estimator = importlib.import_module("tensorflow_estimator._api.v1.estimator")
     from mxrec._estimator import _tables
   except (ImportError, AttributeError) as error:
     raise ImportError(f"{PACKAGE} {found} cannot be imported ({error}). Run: {PIP_LINE}") from error

@@ -6,10 +6,11 @@ and refuse to be used.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 # Module of TensorFlow -> the classes and functions that are looked up in it while the package is imported.
@@ -42,9 +43,20 @@ def install() -> None:
       _put(_refusing_module(name, classes))
 
 
-def without_deprecation(exporter: types.ModuleType) -> None:
-  """Keeps the package's export decorator from wrapping every class in a warning that Keras should be used instead."""
-  exporter.deprecation = types.SimpleNamespace(deprecated=lambda *args, **arguments: lambda symbol: symbol)
+@contextlib.contextmanager
+def without_deprecation() -> Iterator[None]:
+  """While the package is imported, its export decorator wraps no class in a warning that Keras should be used instead.
+
+  It would wrap TensorFlow's own hooks too, so that each MonitoredTrainingSession would warn from then on.
+  """
+  from tensorflow.python.util import deprecation
+
+  deprecated = deprecation.deprecated
+  deprecation.deprecated = lambda *args, **arguments: lambda symbol: symbol
+  try:
+    yield
+  finally:
+    deprecation.deprecated = deprecated
 
 
 def _name_the_api() -> None:
