@@ -20,7 +20,10 @@ QUICK = {
   "memory_bench": ["--keys", "1000000"],
   "checkpoint_bench": ["--keys", "1000000", "--repeats", "3"],
 }
-PYTHON_QUICK = {"tf_step_bench": ["--keys", "10000", "--repeats", "2", "--seconds", "0.5"]}
+PYTHON_QUICK = {
+  "tf_step_bench": ["--keys", "10000", "--repeats", "2", "--seconds", "0.5"],
+  "npu_ops_bench": ["--rows", "256", "--repeats", "2", "--seconds", "0.1"],
+}
 START = """
 import time
 import tensorflow

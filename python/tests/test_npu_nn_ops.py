@@ -399,3 +399,331 @@ def test_activations_do_not_depend_on_threads_and_work_in_loops_and_functions(ou
 def test_the_generated_module_is_what_star_imports_call_npu_unary_ops():
   assert generated is _loader.ops
   assert callable(generated.gelu) and callable(generated.drop_out_do_mask)
+
+
+# --- prelu ---
+
+
+def composed_prelu(x, weight):
+  return tf.maximum(x, 0) + weight * tf.minimum(x, 0)
+
+
+PRELU_SHAPES = [
+  ([4, 6], []),
+  ([4, 6], [1]),
+  ([4, 6], [6]),
+  ([4, 5, 6], [5, 6]),
+  ([4, 5, 6], [5, 1]),
+  ([4, 5, 6], [4, 1, 6]),
+  ([3], [3]),
+  ([], []),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape,weight_shape", PRELU_SHAPES)
+def test_prelu_is_that_of_a_composition(shape, weight_shape, dtype):
+  x, weight = numbers(shape, 1, dtype), numbers(weight_shape, 2, dtype)
+  y, expected = npu_aicore_ops.prelu(x, weight), composed_prelu(tf.cast(x, tf.float64), tf.cast(weight, tf.float64))
+  assert y.dtype == dtype and y.shape == shape
+  slopes = tf.gradients(y, [x, weight], tf.ones_like(y))
+  wanted = [s for s in tf.gradients(expected, [x, weight])]
+  found = evaluate([y, expected, *slopes, *wanted])
+  near(found[0], found[1], dtype, scale=2)
+  for ours, theirs in zip(found[2:4], found[4:]):
+    assert ours.dtype == dtype.as_numpy_dtype
+    near(ours, theirs, dtype, scale=4)
+
+
+@pytest.mark.parametrize("shape,weight_shape", PRELU_SHAPES)
+def test_gradients_of_prelu_are_its_slopes(shape, weight_shape):
+  check_gradient(npu_aicore_ops.prelu, shape, weight_shape)
+
+
+def test_prelu_of_many_elements_does_not_depend_on_threads():
+  x, weights = numbers([300, 7, 31]), [numbers(s, 5) for s in ([], [31], [7, 1], [300, 1, 1])]
+  fetches = [t for w in weights for y in [npu_aicore_ops.prelu(x, w)] for t in (y, *tf.gradients(tf.reduce_sum(y * y), [x, w]))]
+  wanted = [t for w in weights for y in [composed_prelu(x, w)] for t in (y, *tf.gradients(tf.reduce_sum(y * y), [x, w]))]
+  one, four = (evaluate(fetches, config=threads(count)) for count in (1, 4))
+  for a, b, theirs in zip(one, four, evaluate(wanted)):
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(a, theirs, rtol=2e-4, atol=1e-3)
+
+
+def test_prelu_of_unknown_empty_and_wrong_shapes():
+  x, weight = tf.placeholder(tf.float32, None), tf.placeholder(tf.float32, None)
+  y = npu_aicore_ops.prelu(x, weight)
+  slopes = tf.gradients(y, [x, weight])
+  with tf.Session() as session:
+    value, of_x, of_weight = session.run([y, *slopes], {x: np.zeros([0, 3]), weight: [1, 2, 3]})
+    assert value.shape == of_x.shape == (0, 3) and of_weight.tolist() == [0, 0, 0]
+    assert np.isnan(session.run(y, {x: [np.nan], weight: [2.0]})).all()
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"weight of shape \[2\] does not broadcast to x of shape \[3\]"):
+      session.run(y, {x: np.ones(3), weight: np.ones(2)})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not broadcast"):
+      session.run(y, {x: np.ones(1), weight: np.ones([2, 1])})
+  with pytest.raises(ValueError, match=r"weight of shape \[5\] does not broadcast to x of shape \[4,6\]"):
+    npu_aicore_ops.prelu(tf.ones([4, 6]), tf.ones([5]))
+
+
+# --- layer_norm and centralization ---
+
+
+def composed_norm(x, gamma, beta, axis, epsilon):
+  axes = list(range(axis % x.shape.rank, x.shape.rank))
+  mean, variance = tf.nn.moments(x, axes, keep_dims=True)
+  return (x - mean) / tf.sqrt(variance + epsilon) * gamma + beta, mean, variance
+
+
+NORM_CASES = [  # shape, begin_norm_axis, begin_params_axis
+  ([5, 8], 1, 1),
+  ([5, 8], -1, -1),
+  ([3, 4, 6], 1, 2),
+  ([3, 4, 6], 2, 1),
+  ([3, 4, 6], 1, 1),
+  ([3, 4, 6], 0, 0),
+  ([7], 0, 0),
+]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape,norm,params", NORM_CASES)
+def test_layer_norm_is_that_of_a_composition(shape, norm, params, dtype):
+  x = numbers(shape, 1, dtype)
+  gamma, beta = numbers(shape[params:], 2, dtype), numbers(shape[params:], 3, dtype)
+  ours = npu_aicore_ops.layer_norm(x, gamma, beta, norm, params, epsilon=1e-3)
+  inputs = [tf.cast(t, tf.float64) for t in (x, gamma, beta)]
+  theirs = composed_norm(*inputs, norm, float(np.float32(1e-3)))
+  assert [t.shape.as_list() for t in ours] == [t.shape.as_list() for t in theirs]
+  found, wanted = evaluate([list(ours), list(theirs)])
+  for a, b in zip(found, wanted):
+    near(a, b, dtype, scale=10)
+
+
+@pytest.mark.parametrize("shape,norm,params", NORM_CASES)
+def test_gradients_of_layer_norm_are_its_slopes(shape, norm, params):
+  weights = tf.constant(np.random.default_rng(5).normal(size=shape))
+
+  def mixed(x, gamma, beta):
+    y, mean, variance = npu_aicore_ops.layer_norm(x, gamma, beta, norm, params, 1e-2)
+    return y * weights + 3 * tf.reduce_sum(mean * mean) + tf.reduce_sum(variance * variance)
+
+  check_gradient(mixed, shape, shape[params:], shape[params:], out=shape, bound=1e-5)
+
+
+def test_layer_norm_of_long_rows_and_many_rows_does_not_depend_on_threads():
+  fetches, wanted = [], []
+  for shape, norm in (([3, 50000], 1), ([400, 257], 1), ([40, 60, 20], 0)):
+    x = numbers(shape) + 3
+    gamma, beta = numbers(shape[norm:], 2), numbers(shape[norm:], 3)
+    ours = npu_aicore_ops.layer_norm(x, gamma, beta, norm, norm)[0]
+    theirs = composed_norm(x, gamma, beta, norm, 1e-7)[0]
+    fetches += [ours, *tf.gradients(tf.reduce_sum(ours**2), [x, gamma, beta])]
+    wanted += [theirs, *tf.gradients(tf.reduce_sum(theirs**2), [x, gamma, beta])]
+  one, four = (evaluate(fetches, config=threads(count)) for count in (1, 4))
+  for a, b, theirs in zip(one, four, evaluate(wanted)):
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(a, theirs, rtol=1e-3, atol=2e-3)
+
+
+def test_layer_norm_keeps_nan_in_its_row_and_refuses_wrong_shapes():
+  x = tf.placeholder(tf.float32, None)
+  gamma = tf.placeholder(tf.float32, None)
+  y = npu_aicore_ops.layer_norm(x, gamma, gamma, 1, 1)
+  slopes = tf.gradients(y[0], [x, gamma])
+  with tf.Session() as session:
+    value = session.run(y[0], {x: [[np.nan, 1, 2], [1, 2, 3]], gamma: [1, 1, 1]})
+    assert np.isnan(value[0]).all() and np.isfinite(value[1]).all()
+    found = session.run([*y, *slopes], {x: np.zeros([0, 3]), gamma: [1, 1, 1]})
+    assert [a.shape for a in found] == [(0, 3), (0, 1), (0, 1), (0, 3), (3,)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"gamma must have shape \[3\], found \[2\]"):
+      session.run(y, {x: np.zeros([2, 3]), gamma: [1, 1]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"begin_norm_axis is 1 for x of shape \[3\]"):
+      session.run(y, {x: np.zeros([3]), gamma: [1, 1]})
+  for axes in ((2, 0), (0, 2), (-3, 0)):
+    with pytest.raises(ValueError, match="for x of rank 2"):
+      npu_aicore_ops.layer_norm(tf.ones([2, 3]), tf.ones([3]), tf.ones([3]), *axes)
+  with pytest.raises(ValueError, match="Dimension 0 in both shapes must be equal"):
+    npu_aicore_ops.layer_norm(tf.ones([2, 3]), tf.ones([2]), tf.ones([3]), 1, 1)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("axes", [[0], [-1], [1], [0, 2], [0, 1, 2], [], [2, -1]])
+def test_centralization_takes_the_mean_away(axes, dtype):
+  x = numbers([4, 5, 6], dtype=dtype)
+  y = npu_aicore_ops.centralization(x, axes)
+  wide = tf.cast(x, tf.float64)
+  distinct = sorted({axis % 3 for axis in axes})
+  expected = wide - tf.reduce_mean(wide, distinct, keepdims=True) if axes else wide - wide
+  found, wanted = evaluate([y, expected])
+  near(found, wanted, dtype, scale=2)
+  check_gradient(lambda v: npu_aicore_ops.centralization(v, axes), [4, 5, 6])
+
+
+def test_centralization_of_large_unknown_and_wrong_inputs():
+  x = tf.placeholder(tf.float32, None)
+  outputs = [npu_aicore_ops.centralization(x, axes) for axes in (0, 1, [0, 1])]
+  value = np.random.default_rng(1).normal(size=[700, 333]).astype(np.float32)
+  runs = []
+  for count in (1, 3):
+    with tf.Session(config=threads(count)) as session:
+      runs.append(session.run(outputs, {x: value}))
+      with pytest.raises(tf.errors.InvalidArgumentError, match=r"axes has 1 for x of shape \[3\]"):
+        session.run(outputs[1], {x: np.ones(3)})
+      assert session.run(outputs[0], {x: np.ones([0, 2])}).shape == (0, 2)
+  for a, b, axes in zip(*runs, (0, 1, (0, 1))):
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_allclose(a, value - value.mean(axes, keepdims=True, dtype=np.float64), atol=1e-6)
+  with pytest.raises(ValueError, match="axes has 2 for x of rank 2"):
+    npu_aicore_ops.centralization(tf.ones([2, 2]), [2])
+
+
+# --- LARS and Adam ---
+
+
+def lars(w, g, decay, hyper=0.001, epsilon=1e-5):
+  w, g = np.asarray(w, np.float64), np.asarray(g, np.float64)
+  wn, gn = np.linalg.norm(w), np.linalg.norm(g)
+  return (hyper * wn / (gn + decay * wn + epsilon) if wn > 0 and gn > 0 else 1.0) * (g + decay * w)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_lars_scales_each_layer_by_its_own_rate(dtype):
+  shapes = [[300, 70], [5], [], [3], [0]]
+  weights = [numbers(shape, i, dtype) for i, shape in enumerate(shapes)]
+  weights[3] = tf.zeros([3], dtype)
+  grads = [numbers(shape, 10 + i, dtype) for i, shape in enumerate(shapes)]
+  new = npu_ops.LARS(weights, grads, 0.25, hyperpara=0.5)
+  found, w, g = evaluate([new, weights, grads])
+  for value, weight, grad in zip(found, w, g):
+    near(value, lars(weight, grad, 0.25, 0.5), dtype, scale=3)
+  two = npu_ops.LARSV2(weights[0], grads[0], 0.25, tf.constant(0.001, dtype), 0.5)
+  clipped = npu_ops.LARSV2(weights[0], grads[0], 0.25, 0.001, 0.5, use_clip=True)
+  a, b = evaluate([two, clipped])
+  np.testing.assert_array_equal(a, found[0])
+  near(b, g[0].astype(np.float64) + 0.25 * w[0].astype(np.float64), dtype, scale=3)
+
+
+def test_lars_refuses_what_does_not_fit():
+  one = tf.ones([2])
+  with pytest.raises(ValueError, match="inputs_w has 1 tensors, inputs_g 2"):
+    npu_ops.LARS([one], [one, one], 0.1)
+  with pytest.raises(ValueError, match="Dimension 0 in both shapes must be equal"):
+    npu_ops.LARSV2(one, tf.ones([3]), 0.1, 0.1)
+  with context.eager_mode():
+    for call in (lambda: npu_ops.LARS([one], [one], 0.1), lambda: npu_ops.LARSV2(one, one, 0.1, 0.1)):
+      with pytest.raises(RuntimeError, match="works in graphs only"):
+        call()
+
+
+@pytest.mark.parametrize("resource", [False, True])
+@pytest.mark.parametrize("decay", [None, 0.1])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.float16])
+def test_the_pieces_of_adam_make_its_step_in_place(resource, decay, dtype):
+  shape = [100, 333]
+  start = [np.abs(numbers_of(shape, 1)), numbers_of(shape, 2), numbers_of(shape, 3)]
+  v, m, w = (tf.get_variable(n, initializer=tf.constant(x, dtype), use_resource=resource) for n, x in zip("vmw", start))
+  grad = tf.constant(numbers_of(shape, 4), dtype)
+  numbers = [0.01, 0.9, 0.1, 0.999, 0.001] + ([] if decay is None else [decay]) + [1e-3]
+  call = npu_ops.adam_apply_one_assign if decay is None else npu_ops.adam_apply_one_with_decay_assign
+  step = call(grad, v, m, w, *numbers)
+  assert len(step) == 3
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    ev, em, ew, g = (np.asarray(x).astype(np.float64) for x in session.run([v, m, w, grad]))
+    for _ in range(2):
+      returned = session.run(step)
+      em, ev = em * 0.9 + g * 0.1, ev * 0.999 + g * g * 0.001
+      ew = ew - 0.01 * (em / (np.sqrt(ev) + 1e-3) + (decay or 0) * ew)
+      found = session.run([v, m, w])
+      for ours, kept, expected in zip(returned, found, (ev, em, ew)):
+        np.testing.assert_array_equal(ours, kept)
+        near(kept, expected, dtype, scale=4)
+
+
+def numbers_of(shape, seed):
+  return np.random.default_rng(seed).normal(size=shape)
+
+
+def test_adam_pieces_refuse_other_shapes_and_mixed_variables():
+  make = lambda name, shape, resource: tf.get_variable(name, shape, use_resource=resource, initializer=tf.zeros_initializer())
+  refs = [make(f"r{i}", [3], False) for i in range(3)]
+  resources = [make(f"s{i}", [3], True) for i in range(3)]
+  other = make("other", [4], True)
+  numbers = [0.1] * 6
+  with pytest.raises(ValueError, match="variables of one kind"):
+    npu_ops.adam_apply_one_assign(tf.ones([3]), refs[0], resources[1], refs[2], *numbers)
+  with pytest.raises(ValueError, match="must be equal"):
+    npu_ops.adam_apply_one_assign(tf.ones([4]), *refs, *numbers)
+  wrong = npu_ops.adam_apply_one_assign(tf.ones([3]), resources[0], resources[1], other, *numbers)
+  twice = npu_ops.adam_apply_one_assign(tf.ones([3]), resources[0], resources[1], resources[1], *numbers)
+  right = npu_ops.adam_apply_one_assign(tf.ones([3]), *resources, *numbers)
+  with tf.Session() as session:
+    with pytest.raises(tf.errors.FailedPreconditionError, match="input1 is a variable that is not initialized"):
+      session.run(right)
+    session.run(tf.global_variables_initializer())
+    with pytest.raises(
+      tf.errors.InvalidArgumentError, match=r"input3 must have the gradient's type and shape \[3\], found float \[4\]"
+    ):
+      session.run(wrong)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="must be three variables"):
+      session.run(twice)
+    assert not session.run(resources[0]).any(), "a refused step changes nothing"
+
+
+# --- nonzero ---
+
+
+@pytest.mark.parametrize(
+  "dtype", [tf.bool, tf.int8, tf.uint16, tf.int32, tf.int64, tf.float16, tf.bfloat16, tf.float32, tf.float64]
+)
+@pytest.mark.parametrize("index", [tf.int32, tf.int64])
+def test_nonzero_finds_what_is_not_zero(dtype, index):
+  dense = np.random.default_rng(1).integers(0, 3, [7, 5, 4])
+  x = tf.cast(tf.constant(dense), dtype)
+  where = npu_aicore_ops.nonzero(x, output_type=index)
+  across = npu_aicore_ops.nonzero(x, transpose=True, output_type=index)
+  value, place, count = npu_aicore_ops.nonzerowithvalue(x, output_type=index)
+  assert where.dtype == place.dtype == count.dtype == index and value.dtype == dtype
+  assert where.shape.as_list() == [None, 3] and across.shape.as_list() == [3, None] and count.shape.as_list() == [1]
+  given, found, turned, values, places, number = evaluate([x, where, across, value, place, count])
+  expected = np.argwhere(given != 0)
+  for got in (found, turned.T, places):
+    np.testing.assert_array_equal(got, expected)
+  np.testing.assert_array_equal(values, given[given != 0])
+  assert number.tolist() == [len(expected)]
+
+
+def test_nonzero_of_many_few_nan_and_unknown():
+  x = tf.placeholder(tf.float32, None)
+  where, (value, _, count) = npu_aicore_ops.nonzero(x), npu_aicore_ops.nonzerowithvalue(x)
+  slope = tf.gradients(value, x)[0]
+  many = (np.random.default_rng(1).random([300, 401]) < 0.3).astype(np.float32)
+  with tf.Session(config=threads(4)) as session:
+    np.testing.assert_array_equal(session.run(where, {x: many}), np.argwhere(many))
+    np.testing.assert_array_equal(session.run(slope, {x: many}), many)
+    assert session.run(where, {x: [np.nan, 0.0, -0.0, np.inf]}).tolist() == [[0], [3]]
+    assert session.run(where, {x: np.zeros([0, 4])}).shape == (0, 2)
+    assert session.run(where, {x: 5.0}).shape == (1, 0)
+    assert session.run([where, count], {x: 0.0})[1].tolist() == [0]
+
+
+# --- names without a meaning here ---
+
+
+def test_what_is_not_available_says_so_when_called():
+  from npu_bridge.image import image_ops
+  from npu_bridge.tbe import npu_cube_ops, npu_vector_ops
+
+  for function, name in (
+    (npu_aicore_ops.lru_cache_v2, "npu_aicore_ops.lru_cache_v2"),
+    (npu_aicore_ops.prod_force_se_a, "npu_aicore_ops.prod_force_se_a"),
+    (image_ops.decode_and_resize, "npu_bridge.image.image_ops.decode_and_resize"),
+    (npu_vector_ops.lamb_apply_weight_assign, "npu_vector_ops.lamb_apply_weight_assign"),
+  ):
+    with pytest.raises(NotImplementedError, match=name):
+      function(1, 2)
+  with pytest.raises(NotImplementedError, match="npu_cube_ops.deformable_conv2d"):
+    npu_cube_ops.deformable_conv2d(1, 2, 3, 4, 5)
+  with pytest.raises(AttributeError):
+    image_ops.__path__  # noqa: B018

@@ -13,6 +13,7 @@
 #include "tensorflow/core/util/guarded_philox_random.h"
 #include "tf/keep_prob.h"
 #include "tf/kernels/float_blocks.h"
+#include "tf/kernels/strided_index.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -141,28 +142,20 @@ class BroadcastMaskOp : public OpKernel {
     uint8_t* to = MutableData<uint8_t>(output);
     std::fill(to, to + bytes, uint8_t{0});
 
-    // Per dimension of shape: its size, and how far a step in it moves in the mask (0: repeated).
-    std::vector<size_t> size, stride(static_cast<size_t>(shape.dims()), 0);
-    for (int d = 0; d < shape.dims(); ++d) size.push_back(static_cast<size_t>(shape.dim_size(d)));
-    size_t product = 1;
-    for (int d = shape.dims(); d-- > behind;) {
-      if (noise.dim_size(d - behind) != 1) stride[static_cast<size_t>(d)] = product;
-      product *= static_cast<size_t>(noise.dim_size(d - behind));
+    std::vector<size_t> sizes;
+    std::vector<bool> own;
+    for (int d = 0; d < shape.dims(); ++d) {
+      sizes.push_back(static_cast<size_t>(shape.dim_size(d)));
+      own.push_back(d >= behind && noise.dim_size(d - behind) != 1);
     }
+    const StridedIndex index(sizes, own);
     const uint8_t* from = DataSpan<uint8_t>(mask).data();
     ForBlocks(ctx, static_cast<size_t>(shape.num_elements()), [&](size_t begin, size_t count) {  // blocks are whole bytes
-      std::vector<size_t> at(size.size());
-      size_t source = 0, rest = begin;
-      for (size_t d = size.size(); d-- > 0; rest /= size[d]) source += stride[d] * (at[d] = rest % size[d]);
-      for (size_t i = begin; i < begin + count; ++i) {
-        if (Bit(from, source)) to[i / 8] |= static_cast<uint8_t>(1u << (i % 8));
-        for (size_t d = size.size(); d-- > 0;) {
-          source += stride[d];
-          if (++at[d] < size[d]) break;
-          source -= stride[d] * size[d];
-          at[d] = 0;
+      index.ForRuns(begin, begin + count, [&](size_t i, size_t run, size_t at, size_t stride) {
+        for (size_t c = 0; c < run; ++c, at += stride) {
+          if (Bit(from, at)) to[(i + c) / 8] |= static_cast<uint8_t>(1u << ((i + c) % 8));
         }
-      }
+      });
     });
   }
 };

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
@@ -108,6 +109,134 @@ TfStatus OneShape(InferenceContext* c) {
   ShapeHandle shape = c->input(0);
   for (int i = 1; i < c->num_inputs(); ++i) MXREC_TF_RETURN_IF_ERROR(c->Merge(shape, c->input(i), &shape));
   c->set_output(0, shape);
+  return TfStatus();
+}
+
+// Input `small` broadcasts to input `large`, where both are known, without making it larger.
+TfStatus CheckBroadcast(InferenceContext* c, int small, int large) {
+  const ShapeHandle weight = c->input(small), x = c->input(large);
+  if (!c->RankKnown(weight) || !c->RankKnown(x)) return TfStatus();
+  const int behind = c->Rank(x) - c->Rank(weight);
+  bool fits = behind >= 0;
+  for (int d = 0; fits && d < c->Rank(weight); ++d) {
+    const DimensionHandle own = c->Dim(weight, d), of_x = c->Dim(x, behind + d);
+    fits = !c->ValueKnown(own) || c->Value(own) == 1 || !c->ValueKnown(of_x) || c->Value(own) == c->Value(of_x);
+  }
+  if (fits) return TfStatus();
+  return absl::InvalidArgumentError("weight of shape " + c->DebugString(weight) + " does not broadcast to x of shape " +
+                                    c->DebugString(x));
+}
+
+TfStatus PReluShape(InferenceContext* c) {
+  MXREC_TF_RETURN_IF_ERROR(CheckBroadcast(c, 1, 0));
+  return UnchangedShape(c);
+}
+
+TfStatus PReluGradShape(InferenceContext* c) {
+  ShapeHandle shape;
+  MXREC_TF_RETURN_IF_ERROR(c->Merge(c->input(0), c->input(1), &shape));
+  MXREC_TF_RETURN_IF_ERROR(CheckBroadcast(c, 2, 1));
+  c->set_output(0, shape);
+  c->set_output(1, c->input(2));
+  return TfStatus();
+}
+
+// An attribute that counts the dimensions of x, from the last where negative.
+TfStatus AxisAttr(InferenceContext* c, const char* name, int rank, int* axis) {
+  int64_t value = 0;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr(name, &value));
+  if (value < -rank || value >= rank) {
+    return absl::InvalidArgumentError(std::string(name) + " is " + std::to_string(value) + " for x of rank " +
+                                      std::to_string(rank));
+  }
+  *axis = static_cast<int>(value < 0 ? value + rank : value);
+  return TfStatus();
+}
+
+// The shapes of mean and variance, and of gamma and beta; both unknown where the rank of x is.
+TfStatus NormShapes(InferenceContext* c, ShapeHandle x, ShapeHandle* statistics, ShapeHandle* parameters) {
+  *statistics = *parameters = c->UnknownShape();
+  if (!c->RankKnown(x)) return TfStatus();
+  int norm = 0, params = 0;
+  MXREC_TF_RETURN_IF_ERROR(AxisAttr(c, "begin_norm_axis", c->Rank(x), &norm));
+  MXREC_TF_RETURN_IF_ERROR(AxisAttr(c, "begin_params_axis", c->Rank(x), &params));
+  std::vector<DimensionHandle> dims;
+  for (int d = 0; d < c->Rank(x); ++d) dims.push_back(d < norm ? c->Dim(x, d) : c->MakeDim(1));
+  *statistics = c->MakeShape(dims);
+  return c->Subshape(x, params, parameters);
+}
+
+TfStatus LayerNormShape(InferenceContext* c) {
+  ShapeHandle statistics, parameters;
+  MXREC_TF_RETURN_IF_ERROR(NormShapes(c, c->input(0), &statistics, &parameters));
+  for (int i : {1, 2}) MXREC_TF_RETURN_IF_ERROR(c->Merge(parameters, c->input(i), &parameters));
+  c->set_output(0, c->input(0));
+  c->set_output(1, statistics);
+  c->set_output(2, statistics);
+  return TfStatus();
+}
+
+TfStatus LayerNormGradShape(InferenceContext* c) {
+  ShapeHandle x, statistics, parameters;
+  MXREC_TF_RETURN_IF_ERROR(c->Merge(c->input(0), c->input(1), &x));
+  MXREC_TF_RETURN_IF_ERROR(NormShapes(c, x, &statistics, &parameters));
+  for (int i = 2; i < c->num_inputs(); ++i) {
+    ShapeHandle* expected = i == 4 ? &parameters : &statistics;
+    MXREC_TF_RETURN_IF_ERROR(c->Merge(*expected, c->input(i), expected));
+  }
+  c->set_output(0, x);
+  c->set_output(1, parameters);
+  c->set_output(2, parameters);
+  return TfStatus();
+}
+
+TfStatus CentralizationShape(InferenceContext* c) {
+  std::vector<int32_t> axes;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("axes", &axes));
+  const ShapeHandle x = c->input(0);
+  for (const int32_t axis : axes) {
+    if (c->RankKnown(x) && (axis < -c->Rank(x) || axis >= c->Rank(x))) {
+      return absl::InvalidArgumentError("axes has " + std::to_string(axis) + " for x of rank " + std::to_string(c->Rank(x)));
+    }
+  }
+  return UnchangedShape(c);
+}
+
+// Pairs of weights and gradients, then scalars.
+TfStatus LarsShape(InferenceContext* c) {
+  const int pairs = c->num_outputs();
+  ShapeHandle shape;
+  for (int i = 0; i < pairs; ++i) {
+    MXREC_TF_RETURN_IF_ERROR(c->Merge(c->input(i), c->input(pairs + i), &shape));
+    c->set_output(i, shape);
+  }
+  for (int i = 2 * pairs; i < c->num_inputs(); ++i) MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &shape));
+  return TfStatus();
+}
+
+// A gradient, three states (refs are outputs too), then scalars.
+TfStatus AdamShape(InferenceContext* c) {
+  ShapeHandle shape = c->input(0), unused;
+  for (int i = 1; i < 4 && c->num_outputs() > 0; ++i) MXREC_TF_RETURN_IF_ERROR(c->Merge(shape, c->input(i), &shape));
+  for (int i = 1; i < 4 && c->num_outputs() == 0; ++i) MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  for (int i = 4; i < c->num_inputs(); ++i) MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(i), 0, &unused));
+  for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, shape);
+  return TfStatus();
+}
+
+TfStatus NonZeroShape(InferenceContext* c) {
+  bool transpose = false;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("transpose", &transpose));
+  const ShapeHandle x = c->input(0);
+  const DimensionHandle rank = c->RankKnown(x) ? c->MakeDim(c->Rank(x)) : c->UnknownDim(), found = c->UnknownDim();
+  const ShapeHandle indices = transpose ? c->Matrix(rank, found) : c->Matrix(found, rank);
+  if (c->num_outputs() == 1) {
+    c->set_output(0, indices);
+    return TfStatus();
+  }
+  c->set_output(0, c->Vector(found));
+  c->set_output(1, indices);
+  c->set_output(2, c->Vector(1));
   return TfStatus();
 }
 
@@ -274,6 +403,380 @@ dy: For FastGeluV2's output.
 x: As given to FastGeluV2.
 z: The same shape.
 T: Type of the elements.
+)doc");
+
+REGISTER_OP("PRelu")
+    .Input("x: T")
+    .Input("weight: T")
+    .Output("y: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .SetShapeFn(PReluShape)
+    .Doc(R"doc(
+max(0, x) + weight min(0, x). NaN stays NaN.
+
+x: Any shape.
+weight: Broadcasts to x: a scalar, one number a channel (the last dimension), the shape of x without the batch, and so on.
+y: The shape of x.
+T: Type of the elements.
+)doc");
+
+REGISTER_OP("PReluGrad")
+    .Input("grads: T")
+    .Input("features: T")
+    .Input("weights: T")
+    .Output("dx: T")
+    .Output("da: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .SetShapeFn(PReluGradShape)
+    .Doc(R"doc(
+The gradients of PRelu. At 0 that of x is weight times the gradient.
+
+grads: For PRelu's output.
+features: x as given to PRelu.
+weights: As given to PRelu.
+dx: The shape of features.
+da: The shape of weights: sums in float64, in an order that depends on the shapes alone.
+T: Type of the elements.
+)doc");
+
+REGISTER_OP("LayerNorm")
+    .Input("x: T")
+    .Input("gamma: T")
+    .Input("beta: T")
+    .Output("y: T")
+    .Output("mean: T")
+    .Output("variance: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("begin_norm_axis: int = 0")
+    .Attr("begin_params_axis: int = 0")
+    .Attr("epsilon: float = 1e-7")
+    .SetShapeFn(LayerNormShape)
+    .Doc(R"doc(
+(x - mean) / sqrt(variance + epsilon) gamma + beta; mean and variance (divided by the count) over the dimensions from begin_norm_axis on.
+
+x: Rank at least 1.
+gamma: The shape of x from begin_params_axis on.
+beta: The shape of gamma.
+y: The shape of x.
+mean: The shape of x with 1 for the normalized dimensions.
+variance: The shape of mean.
+T: Type of the elements. Sums are made in float64.
+begin_norm_axis: Negative numbers count from the last dimension.
+begin_params_axis: Negative numbers count from the last dimension.
+epsilon: Added to the variance.
+)doc");
+
+REGISTER_OP("LayerNormGrad")
+    .Input("dy: T")
+    .Input("x: T")
+    .Input("variance: T")
+    .Input("mean: T")
+    .Input("gamma: T")
+    .Output("pd_x: T")
+    .Output("pd_gamma: T")
+    .Output("pd_beta: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("begin_norm_axis: int = 0")
+    .Attr("begin_params_axis: int = 0")
+    .Attr("epsilon: float = 1e-7")
+    .SetShapeFn(LayerNormGradShape)
+    .Doc(R"doc(
+The gradients of LayerNorm's first output.
+
+dy: For y.
+x: As given to LayerNorm.
+variance: LayerNorm's output.
+mean: LayerNorm's output.
+gamma: As given to LayerNorm.
+pd_x: The shape of x.
+pd_gamma: The shape of gamma.
+pd_beta: The shape of gamma.
+T: Type of the elements.
+begin_norm_axis: As given to LayerNorm.
+begin_params_axis: As given to LayerNorm.
+epsilon: As given to LayerNorm.
+)doc");
+
+REGISTER_OP("MxrecLayerNormGrad")
+    .Input("dy: T")
+    .Input("x: T")
+    .Input("variance: T")
+    .Input("mean: T")
+    .Input("gamma: T")
+    .Input("dmean: T")
+    .Input("dvariance: T")
+    .Output("pd_x: T")
+    .Output("pd_gamma: T")
+    .Output("pd_beta: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("begin_norm_axis: int = 0")
+    .Attr("begin_params_axis: int = 0")
+    .Attr("epsilon: float = 1e-7")
+    .SetShapeFn(LayerNormGradShape)
+    .Doc(R"doc(
+The gradients of all outputs of LayerNorm.
+
+dy: For y.
+x: As given to LayerNorm.
+variance: LayerNorm's output.
+mean: LayerNorm's output.
+gamma: As given to LayerNorm.
+dmean: For mean.
+dvariance: For variance.
+pd_x: The shape of x.
+pd_gamma: The shape of gamma.
+pd_beta: The shape of gamma.
+T: Type of the elements.
+begin_norm_axis: As given to LayerNorm.
+begin_params_axis: As given to LayerNorm.
+epsilon: As given to LayerNorm.
+)doc");
+
+REGISTER_OP("Centralization")
+    .Input("x: T")
+    .Output("y: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("axes: list(int) = [-1]")
+    .SetShapeFn(CentralizationShape)
+    .Doc(R"doc(
+x minus its mean over axes. Its gradient is the same op.
+
+x: Any shape.
+y: The shape of x.
+T: Type of the elements. Sums are made in float64.
+axes: Dimensions of x; negative numbers count from the last.
+)doc");
+
+REGISTER_OP("LARS")
+    .Input("inputs_w: N * T")
+    .Input("inputs_g: N * T")
+    .Input("weight_decay: T")
+    .Output("outputs: N * T")
+    .Attr("N: int >= 1")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("hyperpara: float = 0.001")
+    .Attr("epsilon: float = 0.00001")
+    .SetShapeFn(LarsShape)
+    .Doc(R"doc(
+Layer-wise adaptive rate scaling: gradients times a rate of each layer's own.
+
+output = r (g + weight_decay w), r = hyperpara |w| / (|g| + weight_decay |w| + epsilon), and 1 where |w| or |g| is 0.
+
+inputs_w: The weights.
+inputs_g: Their gradients, of the same shapes.
+weight_decay: Scalar.
+outputs: The new gradients.
+N: How many layers.
+T: Type of the elements.
+hyperpara: The trust coefficient.
+epsilon: Keeps the divisor above 0.
+)doc");
+
+REGISTER_OP("LarsV2")
+    .Input("input_weight: T")
+    .Input("input_grad: T")
+    .Input("weight_decay: T")
+    .Input("learning_rate: T")
+    .Output("output_grad: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .Attr("hyperpara: float = 0.001")
+    .Attr("epsilon: float = 0.00001")
+    .Attr("use_clip: bool = false")
+    .SetShapeFn(LarsShape)
+    .Doc(R"doc(
+LARS of one layer. With use_clip its rate becomes min(r / learning_rate, 1): the step is at most learning_rate.
+
+input_weight: The weights.
+input_grad: Their gradient.
+weight_decay: Scalar.
+learning_rate: Scalar; used with use_clip only.
+output_grad: The new gradient.
+T: Type of the elements.
+hyperpara: The trust coefficient.
+epsilon: Keeps the divisor above 0.
+use_clip: Whether to limit the rate.
+)doc");
+
+REGISTER_OP("AdamApplyOneAssign")
+    .Input("input0: T")
+    .Input("input1: Ref(T)")
+    .Input("input2: Ref(T)")
+    .Input("input3: Ref(T)")
+    .Input("input4: T")
+    .Input("mul0_x: T")
+    .Input("mul1_x: T")
+    .Input("mul2_x: T")
+    .Input("mul3_x: T")
+    .Input("add2_y: T")
+    .Output("output0: Ref(T)")
+    .Output("output1: Ref(T)")
+    .Output("output2: Ref(T)")
+    .Attr("T: {half, bfloat16, float, double}")
+    .SetIsStateful()
+    .SetShapeFn(AdamShape)
+    .Doc(R"doc(
+One step of Adam without correction of the bias, in one pass over gradient, moments and variable.
+
+m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y))
+
+input0: The gradient g.
+input1: The variable v, the second moment.
+input2: The variable m, the first moment.
+input3: The variable w.
+input4: Scalar, the learning rate.
+mul0_x: Scalar, beta1.
+mul1_x: Scalar, 1 - beta1.
+mul2_x: Scalar, beta2.
+mul3_x: Scalar, 1 - beta2.
+add2_y: Scalar, epsilon.
+output0: input1.
+output1: input2.
+output2: input3.
+T: Type of the elements.
+)doc");
+
+REGISTER_OP("MxrecResourceAdamApplyOneAssign")
+    .Input("input0: T")
+    .Input("input1: resource")
+    .Input("input2: resource")
+    .Input("input3: resource")
+    .Input("input4: T")
+    .Input("mul0_x: T")
+    .Input("mul1_x: T")
+    .Input("mul2_x: T")
+    .Input("mul3_x: T")
+    .Input("add2_y: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .SetIsStateful()
+    .SetShapeFn(AdamShape)
+    .Doc(R"doc(
+One step of Adam without correction of the bias, of resource variables, in one pass over gradient, moments and variable.
+
+m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y))
+
+input0: The gradient g.
+input1: The variable v, the second moment.
+input2: The variable m, the first moment.
+input3: The variable w.
+input4: Scalar, the learning rate.
+mul0_x: Scalar, beta1.
+mul1_x: Scalar, 1 - beta1.
+mul2_x: Scalar, beta2.
+mul3_x: Scalar, 1 - beta2.
+add2_y: Scalar, epsilon.
+T: Type of the elements.
+)doc");
+
+REGISTER_OP("AdamApplyOneWithDecayAssign")
+    .Input("input0: T")
+    .Input("input1: Ref(T)")
+    .Input("input2: Ref(T)")
+    .Input("input3: Ref(T)")
+    .Input("input4: T")
+    .Input("mul0_x: T")
+    .Input("mul1_x: T")
+    .Input("mul2_x: T")
+    .Input("mul3_x: T")
+    .Input("mul4_x: T")
+    .Input("add2_y: T")
+    .Output("output0: Ref(T)")
+    .Output("output1: Ref(T)")
+    .Output("output2: Ref(T)")
+    .Attr("T: {half, bfloat16, float, double}")
+    .SetIsStateful()
+    .SetShapeFn(AdamShape)
+    .Doc(R"doc(
+One step of Adam without correction of the bias, with weight decay, in one pass over gradient, moments and variable.
+
+m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y) + mul4_x w)
+
+input0: The gradient g.
+input1: The variable v, the second moment.
+input2: The variable m, the first moment.
+input3: The variable w.
+input4: Scalar, the learning rate.
+mul0_x: Scalar, beta1.
+mul1_x: Scalar, 1 - beta1.
+mul2_x: Scalar, beta2.
+mul3_x: Scalar, 1 - beta2.
+mul4_x: Scalar, the weight decay.
+add2_y: Scalar, epsilon.
+output0: input1.
+output1: input2.
+output2: input3.
+T: Type of the elements.
+)doc");
+
+REGISTER_OP("MxrecResourceAdamApplyOneWithDecayAssign")
+    .Input("input0: T")
+    .Input("input1: resource")
+    .Input("input2: resource")
+    .Input("input3: resource")
+    .Input("input4: T")
+    .Input("mul0_x: T")
+    .Input("mul1_x: T")
+    .Input("mul2_x: T")
+    .Input("mul3_x: T")
+    .Input("mul4_x: T")
+    .Input("add2_y: T")
+    .Attr("T: {half, bfloat16, float, double}")
+    .SetIsStateful()
+    .SetShapeFn(AdamShape)
+    .Doc(R"doc(
+One step of Adam without correction of the bias, with weight decay, of resource variables, in one pass over gradient, moments and variable.
+
+m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y) + mul4_x w)
+
+input0: The gradient g.
+input1: The variable v, the second moment.
+input2: The variable m, the first moment.
+input3: The variable w.
+input4: Scalar, the learning rate.
+mul0_x: Scalar, beta1.
+mul1_x: Scalar, 1 - beta1.
+mul2_x: Scalar, beta2.
+mul3_x: Scalar, 1 - beta2.
+mul4_x: Scalar, the weight decay.
+add2_y: Scalar, epsilon.
+T: Type of the elements.
+)doc");
+
+REGISTER_OP("NonZero")
+    .Input("x: T")
+    .Output("y: output_type")
+    .Attr("T: {bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, half, bfloat16, float, double}")
+    .Attr("transpose: bool = false")
+    .Attr("output_type: {int32, int64} = DT_INT64")
+    .SetShapeFn(NonZeroShape)
+    .Doc(R"doc(
+Where the elements of x are that are not zero, in row-major order. NaN is not zero.
+
+x: Any shape.
+y: [found, rank of x], or [rank of x, found] with transpose.
+T: Type of the elements.
+transpose: Whether each dimension has a row of y.
+output_type: Type of the indices.
+)doc");
+
+REGISTER_OP("NonZeroWithValue")
+    .Input("x: T")
+    .Output("value: T")
+    .Output("index: output_type")
+    .Output("count: output_type")
+    .Attr("T: {bool, int8, uint8, int16, uint16, int32, uint32, int64, uint64, half, bfloat16, float, double}")
+    .Attr("transpose: bool = false")
+    .Attr("output_type: {int32, int64} = DT_INT64")
+    .SetShapeFn(NonZeroShape)
+    .Doc(R"doc(
+The elements of x that are not zero, where they are, and how many, in row-major order. NaN is not zero.
+
+x: Any shape.
+value: [found].
+index: [found, rank of x], or [rank of x, found] with transpose.
+count: [1].
+T: Type of the elements.
+transpose: Whether each dimension has a row of index.
+output_type: Type of the indices and the count.
 )doc");
 
 }  // namespace

@@ -1,0 +1,1 @@
+"""Image ops of the NPU, which recommenders do not use."""

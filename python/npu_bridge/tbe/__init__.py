@@ -1,0 +1,1 @@
+"""Operators of the NPU's tensor engine, which recommenders do not use."""
