@@ -18,7 +18,7 @@ def rows(word: str) -> list[dict[str, Any]]:
   from npu_bridge import _options
 
   word = word.lower()
-  return [row for row in _options.table() if word in f"{row['key']} {row['meaning']} {row['group']}".lower()]
+  return [row for row in _options.table() if word in f"{row['key']} {row['meaning']} {row['allowed']}".lower()]
 
 
 def show(word: str, as_json: bool) -> int:
@@ -31,14 +31,7 @@ def show(word: str, as_json: bool) -> int:
   if as_json:
     print(json.dumps(found, indent=2))
   elif found:
-    columns = {
-      "key": "key",
-      "field": "field",
-      "policy": "here",
-      "allowed": "allowed",
-      "default": "default",
-      "meaning": "meaning here",
-    }
+    columns = ("key", "field", "policy", "allowed", "default", "meaning")
     cells = [[POLICIES.get(row[name], row[name]) if name == "policy" else row[name] for name in columns] for row in found]
     _console.table('custom_op.parameter_map["KEY"].FIELD = value', columns, cells)
   if not found:
