@@ -1,0 +1,1 @@
+"""Ops that the NPU adapter runs on the host."""
