@@ -335,8 +335,8 @@ TEST(LoadTest, RowsOnlyLeavesTheOptimizerOut) {
   const auto saved = MakeTable({.slots = 2}, KeysOf(100));
   const std::string path = Save(*saved, dir.Join("a.mxt"));
   // An empty table, one with the same optimizer, and one that holds just what the file does.
-  for (const auto& table : {Table::Create(OptionsOf({.slots = 2})).value(), MakeTable({.slots = 2}, KeysOf(3)),
-                            MakeTable({.slots = 2}, KeysOf(100))}) {
+  for (const auto& table :
+       {Table::Create(OptionsOf({.slots = 2})).value(), MakeTable({.slots = 2}, KeysOf(3)), MakeTable({.slots = 2}, KeysOf(100))}) {
     const LoadReport report = ReadTableFiles({}, {&path, 1}, table.get(), 0, {.rows_only = true}).value();
     EXPECT_FALSE(report.slots_fresh);
     EXPECT_EQ(report.file_optimizer_kind, "adam");
