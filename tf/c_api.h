@@ -31,12 +31,29 @@ MXREC_EXPORT int mxrec_tolerance(const char* subject, double* rtol, double* atol
 // name; it has got an op that updates it.
 MXREC_EXPORT void mxrec_note_table(const char* shared_name);
 MXREC_EXPORT void mxrec_note_table_update(const char* shared_name);
-// The world and the groups of the collective ops (kernels/hcom_groups.h). Texts are null on success, else what is wrong, valid until
-// the thread's next call.
+// The world and the groups of the collective ops (kernels/hcom_groups.h). Texts are null on success, else what is wrong, valid
+// until the thread's next call.
 MXREC_EXPORT void mxrec_hcom_set_world(int rank, int size);
 MXREC_EXPORT const char* mxrec_hcom_add_group(const char* name, const int* ranks, int count);
 MXREC_EXPORT const char* mxrec_hcom_remove_group(const char* name);
 // *count is the group's size; its first `capacity` world ranks are written to ranks.
 MXREC_EXPORT const char* mxrec_hcom_find_group(const char* name, int* ranks, int capacity, int* count);
+// The options of NpuOptimizer (graph/npu_options.h). Checks the rewrite options of a session's configuration, given as a serialized
+// RewriterConfig, and writes to the log what is to be said of them. Returns 0 and in *text a JSON object (NpuOptionsJson), or the
+// canonical code of the failure and its message. *text lasts until the next call in the same thread.
+MXREC_EXPORT int mxrec_npu_check(const char* rewriter_config, int64_t size, const char** text);
+// The table of all options as a JSON array; the known option that is written most like `key`.
+MXREC_EXPORT const char* mxrec_npu_table();
+MXREC_EXPORT const char* mxrec_npu_nearest(const char* key);
+// Lets lines that are written once a process be written again. For tests.
+MXREC_EXPORT void mxrec_forget_option_notes();
+// Around a run of a session with the option deterministic (graph/determinism_pass.h).
+MXREC_EXPORT void mxrec_enter_deterministic_run();
+MXREC_EXPORT void mxrec_leave_deterministic_run();
+// What sessions have set for the process (session_settings.h): seconds, or -1 when none has; the text of HCCL_algorithm, lasting
+// until the next call in the same thread; how often the graph pass has run.
+MXREC_EXPORT int64_t mxrec_collective_timeout_seconds();
+MXREC_EXPORT const char* mxrec_collective_algorithm();
+MXREC_EXPORT int64_t mxrec_npu_optimizer_runs();
 
 #endif  // MXREC_TF_C_API_H_

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.client import session as session_lib
 
-from npu_bridge import _session
+from npu_bridge import _options
 
 
 @dataclasses.dataclass
@@ -68,7 +68,7 @@ def set_count(loops: Iterable[Loop], session: Any, count: int) -> None:
     if raw is not None:
       loop.by_session[raw] = count
   if raw is not None:
-    _compare_with_config(raw, count)
+    _options.check_iterations_per_loop(raw._config, count)
 
 
 def raw_session(session: Any) -> Any:
@@ -79,19 +79,6 @@ def raw_session(session: Any) -> Any:
     inner = session._tf_sess() if hasattr(session, "_tf_sess") else getattr(session, "_sess", None)
     session = inner
   return None
-
-
-def _compare_with_config(session: Any, count: int) -> None:
-  """Warns when the session's configuration names another number of iterations."""
-  optimizer = _session.npu_optimizer_of(session._config)
-  if optimizer is None or "iterations_per_loop" not in optimizer.parameter_map:
-    return
-  configured = optimizer.parameter_map["iterations_per_loop"].i
-  if configured != count:
-    _session.say_once(
-      f"iterations_per_loop {configured} {count}",
-      f"iterations_per_loop is {configured} in the session's parameter_map, but {count} by the functions of util: {count} counts",
-    )
 
 
 @functools.cache

@@ -21,15 +21,14 @@ from typing import Any
 from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.client import session as session_lib
 from tensorflow.python.eager import context
-from tensorflow.python.platform import tf_logging
 
 from mxrec import _world
+from npu_bridge import _options
 
 OPTIMIZER = "NpuOptimizer"
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
 _editing = False
 _originals: dict[type, Callable[..., None]] = {}
-_said: set[str] = set()
 
 
 def npu_optimizer_of(config: config_pb2.ConfigProto) -> Any:
@@ -104,10 +103,13 @@ def wrap_constructor(constructor: Callable[..., None], edits: Callable[[], bool]
     config = arguments.get("config")
     if edits():
       config = edit_config(_default_config(self) if config is None else config)
+    settings = None
     if isinstance(config, config_pb2.ConfigProto) and npu_optimizer_of(config) is not None:
-      config = checked_config(config)
+      config, settings = checked_config(config)
     arguments["config"] = config
     constructor(self, **arguments)
+    if settings is not None:
+      _options.attach(self, settings)
 
   return construct
 
@@ -119,43 +121,20 @@ def _default_config(session: Any) -> config_pb2.ConfigProto:
   return context.context().config
 
 
-def checked_config(config: config_pb2.ConfigProto) -> config_pb2.ConfigProto:
-  """Validates a configuration that names NpuOptimizer; returns the copy that TensorFlow gets.
+def checked_config(config: config_pb2.ConfigProto) -> tuple[config_pb2.ConfigProto, dict[str, Any]]:
+  """Validates a configuration that names NpuOptimizer; returns the copy that TensorFlow gets, and what its options say.
 
   Raises:
     ValueError: a key of its parameter_map has a value that is not allowed, or keys contradict each other.
     RuntimeError: the environment tells of several ranks, which this version would train apart.
   """
   _world.require_one_rank(f"a session with {OPTIMIZER}")
-  try:
-    from npu_bridge import _options
-  except ImportError:
-    _options = None
-  if _options is not None:
-    _options.validate(config)
-  options = config.graph_options.rewrite_options
-  if options.remapping != _OFF:
-    _report("remapping", rewriter_config_pb2.RewriterConfig.Toggle.Name(options.remapping))
-  if options.memory_optimization not in (_OFF, rewriter_config_pb2.RewriterConfig.NO_MEM_OPT):
-    _report("memory_optimization", rewriter_config_pb2.RewriterConfig.MemOptType.Name(options.memory_optimization))
+  settings = _options.validate(config)
   given = config_pb2.ConfigProto()
   given.CopyFrom(config)
   # Grappler skips graphs of fewer than four nodes, and our pass with them.
   given.graph_options.rewrite_options.min_graph_nodes = -1
-  if _options is not None and hasattr(_options, "prepare"):
-    _options.prepare(given)
-  return given
-
-
-def _report(field: str, found: str) -> None:
-  say_once(field, f"rewrite_options.{field} should be RewriterConfig.OFF in a session with {OPTIMIZER}, found {found}")
-
-
-def say_once(key: str, text: str) -> None:
-  """Writes a warning to TensorFlow's log, once a process for each key."""
-  if key not in _said:
-    _said.add(key)
-    tf_logging.warning("%s", text)
+  return given, settings
 
 
 __all__ = ["edit_config", "patch_sessions", "unpatch_sessions", "wrap_constructor"]

@@ -1,5 +1,6 @@
 """Sessions under npu_bridge: the star import's edits, what is checked, and how both are undone."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -7,7 +8,7 @@ import textwrap
 import npu_bridge
 import pytest
 import tensorflow.compat.v1 as tf
-from npu_bridge import _session
+from npu_bridge import _options, _session
 from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.client import session as session_lib
@@ -19,7 +20,6 @@ pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableException
 def checking_only():
   """Each test starts as after `import npu_bridge` alone."""
   npu_bridge.unpatch_sessions()
-  _session._said.clear()
   yield
   npu_bridge.unpatch_sessions()
 
@@ -30,10 +30,10 @@ def edits():
 
 
 @pytest.fixture
-def warnings(monkeypatch):
-  lines = []
-  monkeypatch.setattr(_session.tf_logging, "warning", lambda text, *args: lines.append(text % args))
-  return lines
+def warnings(capfd):
+  """What the log has called wrong with the rewrite options since the test began."""
+  _options.forget_notes()
+  return lambda: re.findall(r"WARNING mxrec: (rewrite_options\.\w+) is ", capfd.readouterr().err)
 
 
 def names(config):
@@ -152,14 +152,14 @@ def test_g19_options_left_on_are_reported_once(warnings):
   config.graph_options.rewrite_options.custom_optimizers.add().name = "NpuOptimizer"
   for _ in range(2):
     tf.Session(config=config).close()
-  assert [line.split()[0] for line in warnings] == ["rewrite_options.remapping", "rewrite_options.memory_optimization"]
+  assert warnings() == ["rewrite_options.remapping", "rewrite_options.memory_optimization"]
 
 
 def test_g19_memory_optimization_beside_an_own_npu_optimizer_is_reported_after_the_star_import(edits, warnings):
   config = tf.ConfigProto()
   config.graph_options.rewrite_options.custom_optimizers.add().name = "NpuOptimizer"
   tf.Session(config=config).close()
-  assert [line.split()[0] for line in warnings] == ["rewrite_options.memory_optimization"]
+  assert warnings() == ["rewrite_options.memory_optimization"]
 
 
 def test_a_session_of_one_of_several_ranks_is_refused(monkeypatch):

@@ -21,6 +21,7 @@
 #include "tensorflow/core/graph/node_builder.h"
 #include "tf/graph/branches.h"
 #include "tf/graph/fuse_plan.h"
+#include "tf/graph/npu_optimizer_pass.h"
 #include "tf/graph/table_nodes.h"
 
 namespace mxrec {
@@ -282,7 +283,7 @@ REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXE
 TfStatus FuseTableOps(Graph* graph) {
   std::vector<Node*> candidates;
   for (Node* node : graph->op_nodes()) {
-    if (IsLookup(*node) || IsApply(*node)) candidates.push_back(node);
+    if ((IsLookup(*node) || IsApply(*node)) && node->attrs().Find(kNoFusionAttr) == nullptr) candidates.push_back(node);
   }
   if (candidates.size() < 2) return TfStatus();
   std::sort(candidates.begin(), candidates.end(), [](const Node* a, const Node* b) { return a->name() < b->name(); });

@@ -1,0 +1,1 @@
+"""Profiles of runs (npu_bridge.profiler.profiler)."""

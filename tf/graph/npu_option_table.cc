@@ -1,0 +1,170 @@
+// The table of npu_options.h. One row a key; nothing else.
+#include "tf/graph/npu_options.h"
+
+namespace mxrec {
+namespace {
+
+constexpr OptionPolicy kAct = OptionPolicy::kAct, kCheck = OptionPolicy::kCheck, kAccept = OptionPolicy::kAccept;
+
+constexpr std::string_view kBool = "any", kAnyText = "any text", kAnyNumber = "any number";
+
+constexpr std::string_view kBasic = "Basic and precision", kDump = "Dump, debugging, profiling", kDistributed = "Several processes",
+                           kLoop = "Loops, shapes, memory", kCompile = "Compilation and tuning";
+
+constexpr OptionSpec kTable[] = {
+    // ---- Basic and precision
+    {"use_off_line", 'b', kAccept, "", kBool, "true", "nothing: every graph runs on the host", kBasic},
+    {"mix_compile_mode", 'b', kAccept, "", kBool, "false",
+     "nothing: every op is a host op. Kept rules: true needs iterations_per_loop 1; variable_placement Host needs true", kBasic},
+    {"graph_run_mode", 'i', kCheck, "0|1", "", "1", "nothing: 0 (inference) and 1 (training) run alike", kBasic},
+    {"session_device_id", 'i', kCheck, "", "0 or more", "unset", "nothing: there is no accelerator to choose", kBasic, 0},
+    {"deterministic", 'i', kAct, "0|1", "", "0",
+     "1: TensorFlow's op determinism during the session's runs, if every random op has a seed; else only what is repeatable anyway "
+     "(updates of tables, ops of this library, CPU kernels that do not depend on threads), with one warning",
+     kBasic},
+    {"precision_mode", 's', kAct,
+     "force_fp32|allow_fp32_to_fp16|force_fp16|must_keep_origin_dtype|allow_mix_precision|cube_fp16in_fp32out|"
+     "allow_mix_precision_fp16|allow_mix_precision_bf16|allow_fp32_to_bf16",
+     "", "float32 as written",
+     "the three with mix_precision and allow_fp32_to_bf16: TensorFlow's automatic mixed precision, in bfloat16, on a CPU that has "
+     "it; else float32 with one warning. force_fp16: float32 with one warning. All others: the types of the graph. Not together "
+     "with precision_mode_v2",
+     kBasic},
+    {"precision_mode_v2", 's', kAct, "fp16|origin|cube_fp16in_fp32out|mixed_float16|mixed_bfloat16|cube_hif8|mixed_hif8", "",
+     "float32 as written",
+     "mixed_float16, mixed_bfloat16: automatic mixed precision in bfloat16 on a CPU that has it; else float32 with one warning. "
+     "mixed_hif8: the same, with a warning, since no processor has hif8 here. fp16, cube_hif8: float32 with one warning. origin, "
+     "cube_fp16in_fp32out: the types of the graph. Not together with precision_mode",
+     kBasic},
+    {"enable_reduce_precision", 'b', kAccept, "", kBool, "false", "nothing", kBasic},
+    {"modify_mixlist", 's', kAct, "", "path of a JSON file: black-list and white-list, each with to-add and to-remove", "unset",
+     "changes the lists of automatic mixed precision; needs a mixed precision_mode", kBasic},
+    {"customize_dtypes", 's', kCheck, "", "path of a file", "unset", "nothing", kBasic},
+    {"op_select_implmode", 's', kCheck, "high_precision|high_performance|high_precision_for_all|high_performance_for_all", "",
+     "unset", "high_precision and high_precision_for_all switch TensorFloat-32 off; CPU kernels compute in full float32 anyway",
+     kBasic},
+    {"optypelist_for_implmode", 's', kCheck, "", "op types joined by commas; needs op_select_implmode", "unset", "nothing", kBasic},
+    {"op_precision_mode", 's', kAccept, "", "path of a file", "unset", "nothing; a missing file is a warning", kBasic},
+    // ---- Dump, debugging, profiling
+    {"enable_dump", 'b', kAct, "", kBool, "false",
+     "checked; dumps are not written by this version. Needs dump_path; not together with enable_dump_debug", kDump},
+    {"enable_dump_debug", 'b', kAct, "", kBool, "false",
+     "checked; overflow is not looked for by this version. Needs dump_path; not together with enable_dump", kDump},
+    {"dump_path", 's', kAct, "", "a folder that exists and can be read and written", "none", "where dumps go", kDump},
+    {"dump_step", 's', kAct, "", "steps N and ranges A-B (A < B) joined by '|', at most 100", "all steps", "which runs are dumped",
+     kDump},
+    {"dump_mode", 's', kAct, "input|output|all", "", "output", "what of each op is dumped", kDump},
+    {"dump_debug_mode", 's', kCheck, "aicore_overflow|atomic_overflow|all", "", "all", "nothing: all three look at every op",
+     kDump},
+    {"dump_data", 's', kAct, "tensor|stats", "", "tensor", "whole tensors or statistics", kDump},
+    {"dump_layer", 's', kAct, "", "op names joined by spaces", "all ops", "which ops are dumped", kDump},
+    {"quant_dumpable", 's', kCheck, "0|1", "", "0", "nothing", kDump},
+    {"enable_exception_dump", 'i', kCheck, "0|1|2", "", "2", "nothing", kDump},
+    {"op_debug_level", 'i', kCheck, "0|1|2|3|4", "", "0", "nothing", kDump},
+    {"op_debug_config", 's', kCheck, "", "path of a file", "unset", "nothing", kDump},
+    {"debug_dir", 's', kAccept, "", "path of a folder", ".", "nothing", kDump},
+    {"profiling_mode", 'b', kAct, "", kBool, "false",
+     "true: TensorFlow's profiler runs from the session's first run to its close, or to the end of the process", kDump},
+    {"profiling_options", 's', kAct, "", "JSON text", "{\"output\": \"./\"}",
+     "output: the folder of the profile (plugins/profile/<time> below it). Switches of the NPU have no effect; text that is not "
+     "JSON "
+     "is read as far as it can be understood, with a warning",
+     kDump},
+    // ---- Several processes
+    {"hcom_parallel", 'b', kAccept, "", kBool, "true", "nothing", kDistributed},
+    {"hcom_multi_mode", 'b', kAccept, "", kBool, "false", "nothing", kDistributed},
+    {"is_tailing_optimization", 'b', kAccept, "", kBool, "false", "nothing", kDistributed},
+    {"hccl_timeout", 'i', kAct, "", "seconds, 0 or more (0: no limit)", "1836", "how long a collective waits for other processes",
+     kDistributed, 0},
+    {"HCCL_algorithm", 's', kCheck, "", "levels and algorithms, such as level0:NA;level1:ring", "unset", "kept for the collectives",
+     kDistributed},
+    {"op_wait_timeout", 'i', kAccept, "", kAnyNumber, "120", "nothing", kDistributed},
+    {"op_execute_timeout", 'i', kAccept, "", kAnyNumber, "unset", "nothing", kDistributed},
+    {"graph_exec_timeout", 'i', kAccept, "", kAnyNumber, "600000", "nothing: TensorFlow's operation_timeout_in_ms limits a run",
+     kDistributed},
+    {"stream_sync_timeout", 'i', kAccept, "", kAnyNumber, "-1", "nothing", kDistributed},
+    {"event_sync_timeout", 'i', kAccept, "", kAnyNumber, "-1", "nothing", kDistributed},
+    {"local_rank_id", 'i', kCheck, "", "0 to 7, or -1", "-1", "nothing", kDistributed, -1, 7},
+    {"local_device_list", 's', kCheck, "", "digits joined by commas", "unset", "nothing", kDistributed},
+    {"distribute_config", 's', kAccept, "", kAnyText, "unset", "nothing", kDistributed},
+    {"job", 's', kAct, "", kAnyText, "localhost", "the process's job in a parameter server cluster", kDistributed},
+    {"task_index", 'i', kAct, "", "0 or more", "0", "the process's number in its job", kDistributed, 0},
+    {"enable_graph_parallel", 'b', kAccept, "", kBool, "unset", "nothing", kDistributed},
+    {"graph_parallel_option_path", 's', kAccept, "", kAnyText, "unset", "nothing", kDistributed},
+    {"resource_config_path", 's', kAccept, "", kAnyText, "unset", "nothing", kDistributed},
+    {"experimental_logical_device_cluster_deploy_mode", 's', kAccept, "", kAnyText, "LB", "nothing", kDistributed},
+    {"experimental_logical_device_id", 's', kAccept, "", kAnyText, "unset", "nothing", kDistributed},
+    {"experimental_model_deploy_mode", 's', kAccept, "", kAnyText, "unset", "nothing", kDistributed},
+    {"experimental_model_deploy_devicelist", 's', kAccept, "", kAnyText, "unset", "nothing", kDistributed},
+    {"experimental_accelerate_train_mode", 's', kAccept, "", kAnyText, "unset", "nothing: training is not shortened", kDistributed},
+    // ---- Loops, shapes, memory
+    {"iterations_per_loop", 'i', kAct, "", "1 or more", "1",
+     "compared with the count given to set_iteration_per_loop, with a warning when they differ; alone it does nothing", kLoop, 1},
+    {"enable_data_pre_proc", 'b', kAccept, "", kBool, "false", "nothing: the input pipeline runs where TensorFlow puts it", kLoop},
+    {"dynamic_input", 'b', kAccept, "", kBool, "false", "nothing: every shape may change from run to run", kLoop},
+    {"dynamic_graph_execute_mode", 's', kCheck, "lazy_recompile|dynamic_execute", "", "dynamic_execute", "nothing", kLoop},
+    {"dynamic_inputs_shape_range", 's', kAccept, "", kAnyText, "unset", "nothing", kLoop},
+    {"input_shape", 's', kCheck, "", "any text; together with dynamic_dims and dynamic_node_type", "unset", "nothing", kLoop},
+    {"dynamic_dims", 's', kCheck, "", "any text; together with input_shape and dynamic_node_type", "unset", "nothing", kLoop},
+    {"dynamic_node_type", 'i', kCheck, "0|1", "together with input_shape and dynamic_dims", "unset", "nothing", kLoop},
+    {"compile_hybrid_mode", 'i', kCheck, "0|1", "1 needs input_shape, dynamic_dims and dynamic_node_type 1", "0", "nothing", kLoop},
+    {"compile_dynamic_mode", 'b', kAccept, "", kBool, "false", "nothing", kLoop},
+    {"jit_compile", 's', kCheck, "true|false|auto", "", "auto",
+     "nothing; a bool in field b is taken for the text, with a line in the log", kLoop},
+    {"shape_generalization_mode", 's', kCheck, "STRICT|FULL|ADAPTIVE", "", "STRICT", "nothing", kLoop},
+    {"graph_memory_max_size", 's', kAccept, "", "digits", "unset", "nothing", kLoop},
+    {"variable_memory_max_size", 's', kAccept, "", "digits", "unset", "nothing", kLoop},
+    {"static_memory_policy", 'i', kCheck, "0|1|2|3|4", "", "0", "nothing", kLoop},
+    {"atomic_clean_policy", 'i', kCheck, "0|1", "", "0", "nothing", kLoop},
+    {"variable_use_1g_huge_page", 'i', kCheck, "0|1|2", "", "0", "nothing: large tables ask for huge pages by themselves", kLoop},
+    {"memory_optimization_policy", 's', kAccept, "", kAnyText, "unset", "nothing", kLoop},
+    {"external_weight", 'b', kAccept, "", kBool, "false", "nothing", kLoop},
+    {"frozen_variable", 'b', kAccept, "", kBool, "false", "nothing", kLoop},
+    {"variable_placement", 's', kCheck, "Device|Host", "Host needs mix_compile_mode", "Device",
+     "nothing: variables live in the memory of the host", kLoop},
+    {"input_fusion_size", 'i', kAccept, "", "0 to 33554432", "131072", "nothing; a number out of range is a warning", kLoop, 0,
+     33554432},
+    {"input_batch_cpy", 'b', kAccept, "", kBool, "false", "nothing", kLoop},
+    {"all_tensor_not_empty", 'b', kAccept, "", kBool, "false", "nothing", kLoop},
+    {"in_out_pair", 's', kAccept, "", kAnyText, "unset", "nothing", kLoop},
+    {"in_out_pair_flag", 'b', kAccept, "", kBool, "true", "nothing", kLoop},
+    {"lower_functional_ops", 'b', kAccept, "", kBool, "false", "nothing: TensorFlow lowers them", kLoop},
+    // ---- Compilation and tuning
+    {"fusion_switch_file", 's', kAct, "", "path of a JSON file", "unset",
+     "a file that switches graph fusions off keeps table lookups and updates of the session unfused; a missing file is a warning",
+     kCompile},
+    {"buffer_optimize", 's', kCheck, "l2_optimize|off_optimize", "", "l2_optimize", "nothing", kCompile},
+    {"enable_small_channel", 'i', kCheck, "0|1", "", "0", "nothing", kCompile},
+    {"enable_compress_weight", 'b', kCheck, "", "any; not together with compress_weight_conf", "false", "nothing", kCompile},
+    {"compress_weight_conf", 's', kCheck, "", "any text; not together with enable_compress_weight", "unset", "nothing", kCompile},
+    {"op_compiler_cache_mode", 's', kCheck, "enable|force|disable", "", "enable", "nothing", kCompile},
+    {"op_compiler_cache_dir", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"graph_compiler_cache_dir", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"aoe_mode", 's', kCheck, "1|2|3|4", "", "unset", "nothing: there is nothing to tune", kCompile},
+    {"work_path", 's', kCheck, "", "a folder that exists, where aoe_mode is set", "./", "nothing", kCompile},
+    {"aoe_config_file", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"auto_tune_mode", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"stream_max_parallel_num", 's', kAccept, "", kAnyText, "1", "nothing", kCompile},
+    {"ac_parallel_enable", 's', kCheck, "0|1", "", "0", "nothing", kCompile},
+    {"enable_scope_fusion_passes", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"topo_sorting_mode", 'i', kAccept, "", kAnyNumber, "unset", "nothing", kCompile},
+    {"insert_op_file", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"device_type", 's', kAccept, "", kAnyText, "default_device_type", "nothing", kCompile},
+    {"soc_config", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"variable_format_optimize", 'b', kAccept, "", kBool, "unset", "nothing", kCompile},
+    {"export_compile_stat", 'i', kCheck, "0|1|2", "", "1", "nothing", kCompile},
+    {"graph_max_parallel_model_num", 'i', kCheck, "", "1 or more", "1", "nothing", kCompile, 1},
+    {"aicore_num", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"oo_level", 's', kAccept, "", kAnyText, "O3", "nothing", kCompile},
+    {"oo_constant_folding", 'b', kAccept, "", kBool, "true", "nothing", kCompile},
+    {"optimization_switch", 's', kAccept, "", kAnyText, "unset", "nothing", kCompile},
+    {"auto_multistream_parallel_mode", 's', kCheck, "", "cv, LoadBalance, LoadBalance:n, MainStream:n (n from 1 to 64)", "unset",
+     "nothing", kCompile},
+    {"graph_slice", 's', kCheck, "auto|manual", "", "unset", "nothing", kCompile},
+};
+
+}  // namespace
+
+std::span<const OptionSpec> NpuOptionTable() { return kTable; }
+
+}  // namespace mxrec
