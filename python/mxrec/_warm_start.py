@@ -64,10 +64,7 @@ def load_op(prefix: str, pairs: list[tuple[str, table_lib.EmbeddingTable]], with
 
 def checkpoint_prefix(checkpoint: str | os.PathLike[str]) -> str:
   """The prefix that a path means; see warm_start."""
-  path = os.fspath(checkpoint) if isinstance(checkpoint, os.PathLike) else checkpoint
-  if isinstance(path, bytes):
-    path = os.fsdecode(path)
-  _validate.path("checkpoint", path)
+  path = _validate.path("checkpoint", checkpoint)
   if not os.path.isdir(path):
     return path
   exported = os.path.join(path, "variables", "variables")
@@ -75,7 +72,9 @@ def checkpoint_prefix(checkpoint: str | os.PathLike[str]) -> str:
     return exported
   latest = tf.train.latest_checkpoint(path)
   if latest is None:
-    raise ValueError(f"warm_start: folder {path} holds no checkpoint of tf.train.Saver and no SavedModel")
+    raise ValueError(
+      f"warm_start: folder {path} holds no checkpoint of tf.train.Saver and no SavedModel; what EmbeddingTableSaver saved, it loads"
+    )
   return latest
 
 
@@ -102,8 +101,11 @@ def _pairs(names: Any) -> list[tuple[str, table_lib.EmbeddingTable]]:
       raise ValueError(f"names of warm_start must be keyed by names of tables: got {_validate.found(old)}")
     table = registry.tables.get(new.removeprefix(PREFIX)) if isinstance(new, str) else new
     if not isinstance(table, table_lib.EmbeddingTable) or table.graph is not registry.graph:
-      raise ValueError(f"warm_start: {old!r} is to fill {new!r}, which is no table of the default graph: {sorted(registry.tables)}")
+      raise ValueError(
+        f"names of warm_start: {old!r} is to fill {_validate.found(new)}, which is no table of the default graph; tables there: "
+        f"{sorted(registry.tables)}"
+      )
     if any(other is table for _, other in pairs):
-      raise ValueError(f"warm_start: table '{table.name}' is to be filled twice")
+      raise ValueError(f"names of warm_start: table '{table.name}' is to be filled twice")
     pairs.append((old.removeprefix(PREFIX), table))
   return pairs

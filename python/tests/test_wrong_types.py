@@ -76,6 +76,7 @@ CALLS: dict[str, Callable] = {  # public name -> call with one argument replaced
   "save_with_tf_saver": lambda w, **a: mxrec.save_with_tf_saver(**a),
   "stats": lambda w, **a: mxrec.stats(**a),
   "summary": lambda w, **a: mxrec.summary(**a),
+  "warm_start": lambda w, **a: mxrec.warm_start(**{"checkpoint": STEP_PATH, **a}),
   "testing.set_clock": lambda w, **a: mxrec.testing.set_clock(**a),
   "AdamWOptimizer": lambda w, **a: mxrec.AdamWOptimizer(**a),
   "AMSGradOptimizer": lambda w, **a: mxrec.AMSGradOptimizer(**a),
@@ -176,6 +177,11 @@ CASES: dict[str, dict[str, tuple[tuple, str]]] = {  # public name -> argument ->
   "save_with_tf_saver": {"enabled": (FLAGS, "bool")},
   "stats": {"session": (SESSIONS, "Session")},
   "summary": {"table": ((3, None, "t", Thing(), ["t"]), "get_embedding_table")},
+  "warm_start": {
+    "checkpoint": ((*TEXT, ""), "str|length"),
+    "names": ((3, "t", Thing(), ["t"], {1: "t"}, {"t": 3}, {"t": "nobody"}, {"t": Thing()}), "dict|names of tables|no table"),
+    "with_optimizer": (FLAGS, "bool"),
+  },
   "testing.set_clock": {"seconds": (("1", Thing(), [1], True, 1j), "number")},
   "AdamWOptimizer": {
     **{name: (HYPER, "float|scalar") for name in ("learning_rate", "weight_decay", "beta_1", "beta_2", "epsilon")},

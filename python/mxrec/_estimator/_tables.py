@@ -77,7 +77,7 @@ def split(settings: Any) -> tuple[tf.Operation | None, Any]:
   if not pairs:
     return None, settings
   try:
-    load = _warm_start.load_op(_warm_start.checkpoint_prefix(settings.ckpt_to_initialize_from), pairs)
+    load = _warm_start.load_op(_warm_start.checkpoint_prefix(tf.compat.as_str(settings.ckpt_to_initialize_from)), pairs)
   except ValueError as error:
     raise ValueError(f"{error}. WarmStartSettings(vars_to_warm_start='(?!mxrec/)') leaves tables out") from error
   return load, settings._replace(var_name_to_prev_var_name=renames)
