@@ -15,7 +15,7 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Shared libraries that every Linux of the C++ runtime's generation has.
 BASE_SET = re.compile(r"^(ld-linux.*|lib(c|m|dl|pthread|rt|gcc_s|stdc\+\+))\.so")
-PACKAGES = ("mxrec/", "npu_bridge/", "hccl/", "rec_sdk_common/")
+PACKAGES = ("mxrec/", "npu_bridge/", "npu_device/", "hccl/", "rec_sdk_common/")
 # Loaded by `import tensorflow`, which the package does first.
 FROM_TENSORFLOW = re.compile(r"^libtensorflow_(framework|cc)\.so")
 

@@ -98,6 +98,11 @@ def _load_loop_variables(graph: tf.Graph, session: Any, count: int, loops: Itera
       create_or_get_var(name).load(value, session if raw is None else raw)
 
 
+def load_loops(session: Any, iterations_per_loop: int) -> None:
+  """Sets the number of iterations of all loop ops of a session's graph."""
+  _load_loop_variables(session.graph, session, iterations_per_loop, _loops.of_graph(session.graph))
+
+
 def create_or_get_var(var_name: str) -> tf.Variable:
   """The int64 local variable `npu_runconfig/<var_name>` of the default graph, made when it is not there.
 

@@ -1,0 +1,41 @@
+"""Keras callbacks of migrated scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow.python.keras import callbacks as _callbacks
+
+from npu_bridge.estimator.npu import npu_hook, util
+
+
+class NPUBroadcastGlobalVariablesCallback(_callbacks.Callback):
+  """Gives trainable variables the values of one rank before the first batch. With one rank: nothing.
+
+  Works with the models of tensorflow.python.keras and of tf_keras.
+
+  Args:
+    root_rank: the rank whose values all get.
+
+  Raises:
+    ValueError: RANK_SIZE and CM_WORKER_SIZE are both set.
+  """
+
+  def __init__(self, root_rank: int = 0) -> None:
+    super().__init__()
+    self._root_rank = root_rank
+    self._waiting = int(util.get_ranksize()) > 1
+
+  def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+    if self._waiting:
+      self._waiting = False
+      _keras_session().run(npu_hook.broadcast_global_variables(self._root_rank))
+
+
+def _keras_session() -> Any:
+  import sys
+
+  import tensorflow.compat.v1 as tf
+  from tensorflow.python.keras import backend
+
+  return (tf.keras.backend if "tf_keras" in sys.modules else backend).get_session()
