@@ -7,7 +7,7 @@ ruff=.venv/bin/ruff
 
 if [[ ${1:-} == --fix ]]; then
   say "formatting ${#cpp[@]} C++ files and the Python files"
-  clang-format -i "${cpp[@]}" && "$venv_python" scripts/make_stubs.py && "$ruff" check -q --fix . && "$ruff" format -q .
+  clang-format -i "${cpp[@]}" && "$venv_python" scripts/make_stubs.py && "$venv_python" scripts/make_npu_reference.py && "$ruff" check -q --fix . && "$ruff" format -q .
   exit
 fi
 
@@ -17,9 +17,10 @@ clang-format --dry-run -Werror "${cpp[@]}" || failed=1
 say "ruff"
 "$ruff" check . || failed=1
 "$ruff" format --check . || failed=1
-say "types (mypy) and the package's stub"
+say "types (mypy), the package's stub and the reference of npu_bridge"
 "$venv_python" -m mypy || failed=1
 "$venv_python" scripts/make_stubs.py --check || failed=1
+"$venv_python" scripts/make_npu_reference.py --check || failed=1
 say "layers"
 "$venv_python" scripts/check_layers.py || failed=1
 say "clang-tidy (engine; takes minutes)"

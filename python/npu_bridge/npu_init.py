@@ -29,8 +29,17 @@ from tensorflow.python.training import session_run_hook
 
 from npu_bridge import _session
 from npu_bridge.estimator import npu_ops
-from npu_bridge.estimator.npu import npu_plugin, npu_scope, npu_strategy, util
+from npu_bridge.estimator.npu import keras_to_npu, npu_plugin, npu_rnn, npu_scope, npu_strategy, util
 from npu_bridge.estimator.npu.npu_callbacks import NPUBroadcastGlobalVariablesCallback
+from npu_bridge.estimator.npu.npu_config import (
+  DumpConfig,
+  DynamicInputConfig,
+  MemoryConfig,
+  NPURunConfig,
+  ProfilingConfig,
+  decorator_tf_session,
+)
+from npu_bridge.estimator.npu.npu_estimator import NPUEstimator, NPUEstimatorSpec
 from npu_bridge.estimator.npu.npu_hook import (
   NPUBroadcastGlobalVariablesHook,
   NPUCheckpointSaverHook,
@@ -69,19 +78,6 @@ def _take(module: str, *names: str) -> None:
     globals()[name] = getattr(found, name)
 
 
-_NPU = "npu_bridge.estimator.npu."
-_take(
-  _NPU + "npu_config",
-  "NPURunConfig",
-  "ProfilingConfig",
-  "MemoryConfig",
-  "DumpConfig",
-  "DynamicInputConfig",
-  "decorator_tf_session",
-)
-_take(_NPU + "npu_estimator", "NPUEstimator", "NPUEstimatorSpec")
-_take(_NPU + "npu_rnn")
-_take(_NPU + "keras_to_npu")
 _take("npu_bridge.profiler.profiler")
 _take("npu_bridge.npu_cpu.npu_cpu_ops")
 
