@@ -151,6 +151,14 @@ def test_losses_equal_those_of_single_steps(sess):
   np.testing.assert_allclose(looped, single[4::5], rtol=1e-6)
 
 
+def test_a_loop_made_after_the_first_run_changes_no_op_that_the_session_has_seen(sess, capfd):
+  model = Model().start(sess)
+  op = util.set_iteration_per_loop(sess, model.train, N)
+  sess.run(op)
+  assert op.control_inputs == [model.train]
+  assert "was changed by" not in capfd.readouterr().err
+
+
 def test_two_steps_allow_a_frozen_graph(sess):
   model = Model().start(sess)
   loop = util.IterationPerLoop()

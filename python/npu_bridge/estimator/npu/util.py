@@ -63,8 +63,10 @@ class IterationPerLoop:
     with train_op.graph.as_default():
       for name in _LOOP_VARIABLES:
         create_or_get_var(name)
+      # Not tf.group, which marks train_op, and TensorFlow warns of changes to an op that a session has seen.
       with tf.control_dependencies(None):
-        op = tf.group(train_op, name="IterationOp")
+        op = tf.no_op(name="IterationOp")
+      op._add_control_input(train_op)
     self._loops.append(_loops.add(op))
     self._graph = train_op.graph
     return op
