@@ -58,6 +58,7 @@ from npu_bridge.estimator.npu.npu_optimizer import (
 )
 from npu_bridge.estimator.npu_unary_ops import npu_unary_ops
 from npu_bridge.hccl import hccl_ops
+from npu_bridge.npu_cpu import npu_cpu_ops
 from npu_bridge.scoped_graph_manager import scoped_graph_manager
 
 _pending = []  # names of modules that are still being written
@@ -79,7 +80,6 @@ def _take(module: str, *names: str) -> None:
 
 
 _take("npu_bridge.profiler.profiler")
-_take("npu_bridge.npu_cpu.npu_cpu_ops")
 
 npu_AllReduce = npu_allreduce  # as the guide's prose spells it
 
