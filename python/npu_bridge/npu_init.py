@@ -5,7 +5,6 @@ It binds the names below in the script and makes every session made afterwards g
 (`npu_bridge.unpatch_sessions()` undoes that). The name `tf` it brings has TensorFlow 1's names.
 """
 
-import importlib as _importlib
 import os
 from typing import Any as _Any
 
@@ -59,27 +58,8 @@ from npu_bridge.estimator.npu.npu_optimizer import (
 from npu_bridge.estimator.npu_unary_ops import npu_unary_ops
 from npu_bridge.hccl import hccl_ops
 from npu_bridge.npu_cpu import npu_cpu_ops
+from npu_bridge.profiler import profiler
 from npu_bridge.scoped_graph_manager import scoped_graph_manager
-
-_pending = []  # names of modules that are still being written
-
-
-def _take(module: str, *names: str) -> None:
-  """Brings names of a module that is still being written, where it is there already."""
-  try:
-    found = _importlib.import_module(module)
-  except ModuleNotFoundError as error:
-    if not (error.name or "").startswith("npu_bridge"):
-      raise
-    _pending.extend(names or [module.rsplit(".", 1)[1]])
-    return
-  if not names:
-    globals()[module.rsplit(".", 1)[1]] = found
-  for name in names:
-    globals()[name] = getattr(found, name)
-
-
-_take("npu_bridge.profiler.profiler")
 
 npu_AllReduce = npu_allreduce  # as the guide's prose spells it
 
