@@ -1,4 +1,4 @@
-"""The pass that makes one op of a run's lookups and one of its updates: same results, fewer ops, and what it must not fuse."""
+"""The pass that makes few ops of a run's lookups and of its updates: same results, fewer ops, and what it must not fuse."""
 
 import collections
 import re
@@ -56,12 +56,13 @@ def slow_ids(*ids):
 
 @pytest.fixture(autouse=True)
 def fuse(monkeypatch):
-  monkeypatch.setenv("MXREC_FUSE", "1")
+  """All that can be fused is in one op, however many threads there are."""
+  monkeypatch.setenv("MXREC_FUSE", "64")
 
 
 @pytest.fixture
-def no_fuse(monkeypatch, fuse):
-  monkeypatch.setenv("MXREC_FUSE", "0")
+def fuse_few(monkeypatch, fuse):
+  monkeypatch.setenv("MXREC_FUSE", "1")
 
 
 # --- same results ---
@@ -115,7 +116,7 @@ class Mixed:
 def test_twenty_steps_of_26_tables_are_equal_to_the_bit_with_the_pass_on_and_off(clip_norm, monkeypatch):
   model = Mixed(clip_norm)
   results = {}
-  for setting in ("1", "0"):
+  for setting in ("64", "1", "0"):
     monkeypatch.setenv("MXREC_FUSE", setting)
     for threads in (1, 4):
       results[setting, threads] = model.run(threads)
@@ -124,18 +125,58 @@ def test_twenty_steps_of_26_tables_are_equal_to_the_bit_with_the_pass_on_and_off
   assert counts(by_type) == (0, 0, lookups, TABLES)
   for (setting, _), (seen, by_type) in results.items():
     assert all(one == other for one, other in zip(seen, expected, strict=True))  # no diff of megabytes
-    if setting == "1":
+    if setting == "64":
       assert counts(by_type) == (1, 1, 0, 0)
+
+
+@pytest.mark.usefixtures("fuse_few")
+def test_ops_of_up_to_four_tables_keep_all_threads_busy():
+  looked = [mxrec.embedding_lookup(emb_table, ids_of(1, 2)) for emb_table in tables(TABLES)]
+  train = mxrec.minimize(tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in looked]), tf.train.AdagradOptimizer(0.1))
+  some = tf.group(*looked[:4])
+  for inter, expected, expected_of_four in (
+    (1, (7, 7, 0, 0), (1, 0, 0, 0)),
+    (2, (7, 7, 0, 0), (0, 0, 4, 0)),
+    (8, (10, 10, 6, 6), (0, 0, 4, 0)),
+  ):
+    with tf.Session(config=ops_harness.threads(1, inter=inter)) as session:
+      _, by_type = ran(session, train)
+      assert counts(by_type) == expected and by_type["MxrecExpand"] == expected[2]
+      assert counts(ran(session, some)[1]) == expected_of_four
+
+
+def test_rows_are_spread_over_repeated_ids_by_the_fused_op(sess):
+  emb_tables = tables(6)
+  kinds = [{}, {"training": False}, {"default": 2.0}, {"max_norm": 0.5}, {"padding_id": 4}, {}]
+  looked = [
+    mxrec.embedding_lookup(emb_table, tf.constant([[4, 7, 4], [7, 7, 7]]), **kind) for emb_table, kind in zip(emb_tables, kinds)
+  ]
+  with tf.control_dependencies([looked[0]]):
+    late = mxrec.embedding_lookup(emb_tables[5], ids_of(7), training=False)
+  apart = ops_harness.ops.mxrec_expand(looked[5].op.inputs[0], tf.constant([1, 0]))
+  (values, alone, again), by_type = ran(sess, [looked, late, apart])
+  assert counts(by_type)[0] == 1
+  # Clipped rows and those of other places than the lookup's own are spread by ops of their own.
+  assert 2 <= by_type["MxrecExpand"] <= 4
+  for t, (emb_table, kind) in enumerate(zip(emb_tables, kinds)):
+    rows = emb_table.lookup_numpy([4, 7], sess)
+    if kind.get("training") is False:
+      rows = np.zeros_like(rows)
+    if "padding_id" in kind:
+      rows[0] = 0
+    if "max_norm" not in kind:
+      np.testing.assert_array_equal(values[t], rows[np.array([[0, 1, 0], [1, 1, 1]])])
+  assert (alone == 0).all() and again.shape == (2, 2)
 
 
 def test_fewer_ops_run(sess, monkeypatch):
   looked = [mxrec.embedding_lookup(emb_table, ids_of(1, 2)) for emb_table in tables(TABLES)]
-  train = mxrec.minimize(tf.add_n([tf.reduce_sum(rows) for rows in looked]), tf.train.AdagradOptimizer(0.1))
+  train = mxrec.minimize(tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in looked]), tf.train.AdagradOptimizer(0.1))
   _, fused = ran(sess, train)
   monkeypatch.setenv("MXREC_FUSE", "0")
   _, single = ran(sess, [train, tf.no_op()])
   assert counts(fused) == (1, 1, 0, 0) and counts(single) == (0, 0, TABLES, TABLES)
-  assert sum(single.values()) - sum(fused.values()) >= 2 * (TABLES - 1)
+  assert sum(single.values()) - sum(fused.values()) >= 2 * (TABLES - 1) + TABLES
 
 
 def test_a_timeline_of_a_fused_step_can_be_read(sess):
@@ -164,8 +205,12 @@ def test_two_updates_of_one_table_are_not_in_one_op(sess):
   np.testing.assert_array_equal(emb_table.lookup_numpy([1], sess), first - 2)
 
 
-@pytest.mark.usefixtures("no_fuse")
-def test_the_environment_turns_the_pass_off(sess):
+@pytest.mark.parametrize("setting", [None, "0"])
+def test_the_pass_is_off_unless_the_environment_asks_for_it(setting, sess, monkeypatch):
+  if setting is None:
+    monkeypatch.delenv("MXREC_FUSE")
+  else:
+    monkeypatch.setenv("MXREC_FUSE", setting)
   looked = [mxrec.embedding_lookup(emb_table, ids_of(1)) for emb_table in tables(2)]
   assert counts(ran(sess, looked)[1]) == (0, 0, 2, 0)
 
@@ -476,13 +521,13 @@ def test_an_imported_meta_graph_trains_the_same(tmp_path, monkeypatch):
   train = mxrec.minimize(tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in looked]), tf.train.AdagradOptimizer(0.1))
   tf.train.Saver().export_meta_graph(str(tmp_path / "graph.meta"))
   contents = []
-  for setting in ("1", "0"):
+  for setting in ("64", "0"):
     monkeypatch.setenv("MXREC_FUSE", setting)
     with tf.Graph().as_default(), tf.Session() as session:
       tf.train.import_meta_graph(str(tmp_path / "graph.meta"))
       for _ in range(3):
         _, by_type = ran(session, train.name, {"feed:0": [1, 2, 1]})
-      assert counts(by_type) == ((1, 1, 0, 0) if setting == "1" else (0, 0, 5, 5))
+      assert counts(by_type) == ((1, 1, 0, 0) if setting == "64" else (0, 0, 5, 5))
       exported = [emb_table.export(session) for emb_table in mxrec.get_existing_tables()]
       contents.append([(keys.tobytes(), values.tobytes()) for keys, values in exported])
   assert len(contents[0]) == 5 and contents[0] == contents[1]
@@ -592,3 +637,32 @@ def test_many_lookups_keep_static_shapes():
   assert [inverse.shape.as_list() for inverse in found.inverse] == [[None, 3], [5]]
   assert [vector.shape.as_list() for vector in found.handles + found.keys + found.counts] == [[None]] * 6
   assert [generation.shape.as_list() for generation in found.generations] == [[], []]
+
+
+def test_many_lookups_expand_those_that_the_attribute_names(sess):
+  emb_table = ops_harness.Table(dim=2)
+
+  def many(expanded_of, count):
+    return ops_harness.ops.mxrec_lookup_many(
+      [emb_table.handle] * 2,
+      [ids_of(1, 2, 1), tf.placeholder_with_default(tf.constant([[3], [3]]), [None, 1])],
+      [tf.zeros([0])] * 2,
+      E=count,
+      expanded_of=expanded_of,
+      dims=[2, 2],
+      training=[True, True],
+      never_trained_counts=[0, 0],
+      names=["a", "b"],
+    )
+
+  found = many([1, 0], 2)
+  assert [expanded.shape.as_list() for expanded in found.expanded] == [[None, 1, 2], [3, 2]]
+  rows, inverse, expanded = sess.run([found.rows, found.inverse, found.expanded])
+  for e, t in enumerate([1, 0]):
+    np.testing.assert_array_equal(expanded[e], rows[t][inverse[t]])
+  with pytest.raises(ValueError, match="attribute expanded_of has 1 entries; expected 2"):
+    many([1], 2)
+  with pytest.raises(ValueError, match="attribute expanded_of names lookup 2"):
+    many([2], 1)
+  with pytest.raises(tf.errors.InvalidArgumentError, match="expanded_of must name different lookups below 2, found 1"):
+    sess.run(many([1, 1], 2).expanded)

@@ -15,10 +15,13 @@
 
 #include "mxrec/base/hash.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
+#include "tensorflow/core/common_runtime/process_util.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/graph/control_flow.h"
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
+#include "tensorflow/core/platform/cpu_info.h"
+#include "tensorflow/core/public/session_options.h"
 #include "tf/graph/branches.h"
 #include "tf/graph/fuse_plan.h"
 #include "tf/graph/npu_optimizer_pass.h"
@@ -141,11 +144,27 @@ void Append(const std::vector<T>& from, std::vector<T>* to) {
   to->insert(to->end(), from.begin(), from.end());
 }
 
+// The MxrecExpand nodes that spread just what this lookup found, and wait for nothing else.
+std::vector<Node*> ExpandsOf(const Node& lookup) {
+  std::vector<Node*> found;
+  for (const Edge* edge : lookup.out_edges()) {
+    Node* node = edge->dst();
+    if (edge->IsControlEdge() || edge->dst_input() != 0 || edge->src_output() != 0) continue;
+    if (node->type_string() != "MxrecExpand" || node->assigned_device_name() != lookup.assigned_device_name()) continue;
+    const bool alone = std::all_of(node->in_edges().begin(), node->in_edges().end(), [&](const Edge* in) {
+      return in->src() == &lookup && (in->IsControlEdge() || in->src_output() == in->dst_input());
+    });
+    if (alone) found.push_back(node);
+  }
+  return found;
+}
+
 TfStatus BuildLookups(const std::vector<Node*>& nodes, NodeBuilder* builder) {
   std::vector<NodeBuilder::NodeOut> handles, ids, default_rows;
-  std::vector<int64_t> dims, never_trained, never_trained_counts;
+  std::vector<int64_t> dims, never_trained, never_trained_counts, expanded_of;
   std::vector<bool> training;
   for (const Node* node : nodes) {
+    if (!ExpandsOf(*node).empty()) expanded_of.push_back(static_cast<int64_t>(handles.size()));
     handles.push_back(InputOf(*node, 0));
     ids.push_back(InputOf(*node, 1));
     default_rows.push_back(InputOf(*node, 2));
@@ -163,6 +182,7 @@ TfStatus BuildLookups(const std::vector<Node*>& nodes, NodeBuilder* builder) {
   builder->Input(handles).Input(ids).Input(default_rows);
   builder->Attr("dims", dims).Attr("training", training);
   builder->Attr("never_trained", never_trained).Attr("never_trained_counts", never_trained_counts);
+  builder->Attr("expanded_of", expanded_of).Attr("E", static_cast<int64_t>(expanded_of.size()));
   return TfStatus();
 }
 
@@ -210,21 +230,39 @@ TfStatus BuildApplies(const std::vector<Node*>& nodes, NodeBuilder* builder) {
   return TfStatus();
 }
 
-// A session keeps the kernels of stateful ops by the names of their nodes, across all graphs that it runs. So another set of nodes
-// needs another name, and the same set, in a later graph of the session, is welcome to the same one.
+// A session keeps the kernels of stateful ops by the names of their nodes, across all graphs that it runs. So another set of nodes,
+// or expanding others of them, needs another name, and the same in a later graph of the session is welcome to the same one.
 std::string FusedName(const std::vector<Node*>& nodes, const char* what) {
   Hasher64 hasher;
   for (const Node* node : nodes) {
     hasher.Update(node->name());
-    hasher.Update("\n");
+    hasher.Update(IsLookup(*node) && !ExpandsOf(*node).empty() ? "\nexpanded\n" : "\n");
   }
   char digest[17];
   std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(hasher.digest()));
   return "mxrec_fused/" + std::to_string(nodes.size()) + "_" + what + "_" + digest;
 }
 
-// Puts one node in the place of several.
-TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes) {
+// Lets an output of `fused` take the place of one of `node`'s; `place` maps outputs.
+template <typename Place>
+void MoveUsers(Graph* graph, Node* node, Node* fused, const Place& place) {
+  // A copy: removing an edge changes the set.
+  const std::vector<const Edge*> edges(node->out_edges().begin(), node->out_edges().end());
+  for (const Edge* edge : edges) {
+    Node* user = edge->dst();
+    const int output = edge->src_output(), input = edge->dst_input();
+    const bool control = edge->IsControlEdge();
+    graph->RemoveEdge(edge);
+    if (control) {
+      graph->AddControlEdge(fused, user);
+    } else {
+      graph->AddEdge(fused, place(output), user, input);
+    }
+  }
+}
+
+// Puts one node in the place of several, which it treats in parallel if `side_by_side`.
+TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes, bool side_by_side) {
   const bool lookups = IsLookup(*nodes.front());
   const int count = static_cast<int>(nodes.size());
   const std::string fused_name = FusedName(nodes, lookups ? "lookups" : "updates");
@@ -241,25 +279,24 @@ TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes) {
       if (edge->IsControlEdge()) before.emplace(edge->src()->name(), edge->src());
     }
   }
-  builder.Attr("names", names).Device(nodes.front()->requested_device()).AssignedDevice(nodes.front()->assigned_device_name());
+  builder.Attr("names", names).Attr("side_by_side", side_by_side);
+  builder.Device(nodes.front()->requested_device()).AssignedDevice(nodes.front()->assigned_device_name());
   Node* fused = nullptr;
   MXREC_TF_RETURN_IF_ERROR(builder.Finalize(graph, &fused));
   for (const auto& [name, source] : before) graph->AddControlEdge(source, fused);
 
+  constexpr int kLookupOutputs = 6;
+  int expanded = kLookupOutputs * count;
   for (int t = 0; t < count; ++t) {
-    // A copy: removing an edge changes the set.
-    const std::vector<const Edge*> edges(nodes[t]->out_edges().begin(), nodes[t]->out_edges().end());
-    for (const Edge* edge : edges) {
-      Node* user = edge->dst();
-      const int output = edge->src_output(), input = edge->dst_input();
-      const bool control = edge->IsControlEdge();
-      graph->RemoveEdge(edge);
-      if (control) {
-        graph->AddControlEdge(fused, user);
-      } else {
-        graph->AddEdge(fused, output * count + t, user, input);
+    if (lookups) {
+      const std::vector<Node*> expands = ExpandsOf(*nodes[t]);
+      for (Node* expand : expands) {
+        MoveUsers(graph, expand, fused, [expanded](int) { return expanded; });
+        graph->RemoveNode(expand);
       }
+      if (!expands.empty()) ++expanded;
     }
+    MoveUsers(graph, nodes[t], fused, [count, t](int output) { return output * count + t; });
     graph->RemoveNode(nodes[t]);
   }
   return TfStatus();
@@ -269,18 +306,33 @@ class FusePass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
     const char* setting = std::getenv("MXREC_FUSE");
-    if (setting == nullptr || std::string_view(setting) != "1") return TfStatus();
+    const int most = setting == nullptr ? 0 : std::atoi(setting);
+    if (most < 1) return TfStatus();
     if (options.is_function_graph || options.graph == nullptr || *options.graph == nullptr) return TfStatus();
-    return FuseTableOps(options.graph->get());
+    FuseOptions fuse;
+    fuse.threads = options.session_options == nullptr ? tensorflow::port::MaxParallelism()
+                                                      : tensorflow::NumInterOpThreadsFromSessionOptions(*options.session_options);
+    fuse.most = most >= 2 ? most : 0;
+    return FuseTableOps(options.graph->get(), fuse);
   }
 };
 // After StepOrderPass (100), whose edges decide what depends on what, and UntrainedTablesPass (101), which looks for the single
 // ops.
 REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXEC, 102, FusePass);
 
+// How many ops n nodes become.
+size_t OpsFor(size_t n, const FuseOptions& options) {
+  constexpr size_t kMost = 4;
+  const size_t most = options.most > 0 ? static_cast<size_t>(options.most) : kMost;
+  const size_t ops = (n + most - 1) / most;
+  if (options.most > 0 || options.threads <= 1) return ops;
+  // Two for each thread: tables differ in size.
+  return std::max(ops, std::min(n, 2 * static_cast<size_t>(options.threads)));
+}
+
 }  // namespace
 
-TfStatus FuseTableOps(Graph* graph) {
+TfStatus FuseTableOps(Graph* graph, const FuseOptions& options) {
   std::vector<Node*> candidates;
   for (Node* node : graph->op_nodes()) {
     if ((IsLookup(*node) || IsApply(*node)) && node->attrs().Find(kNoFusionAttr) == nullptr) candidates.push_back(node);
@@ -310,10 +362,20 @@ TfStatus FuseTableOps(Graph* graph) {
   for (const std::vector<int>& ids : PlanFusion(plan)) {
     std::vector<Node*> group;
     for (int id : ids) group.push_back(graph->FindNodeId(id));
-    std::sort(group.begin(), group.end(), [](const Node* a, const Node* b) { return a->name() < b->name(); });
+    // By table, so that an update takes the tables of few lookups.
+    std::sort(group.begin(), group.end(),
+              [](const Node* a, const Node* b) { return std::pair(TableOf(a), a->name()) < std::pair(TableOf(b), b->name()); });
     groups.push_back(std::move(group));
   }
-  for (const std::vector<Node*>& group : groups) MXREC_TF_RETURN_IF_ERROR(Replace(graph, group));
+  for (const std::vector<Node*>& group : groups) {
+    const size_t n = group.size(), ops = OpsFor(n, options);
+    // Where ops run one by one, or are fewer than the threads, parallel work can only come from inside.
+    const bool side_by_side = options.threads <= 1 || ops < static_cast<size_t>(options.threads);
+    for (size_t i = 0; i < ops; ++i) {
+      const std::vector<Node*> some(group.begin() + n * i / ops, group.begin() + n * (i + 1) / ops);
+      if (some.size() > 1) MXREC_TF_RETURN_IF_ERROR(Replace(graph, some, side_by_side));
+    }
+  }
   return TfStatus();
 }
 

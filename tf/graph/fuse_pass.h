@@ -1,8 +1,9 @@
 // Fuse: the lookups of one run become one op, and so do its updates.
 //
-// A step with many tables runs one MxrecLookup and one MxrecApply per table. The pass replaces those that can run at the same
-// time by MxrecLookupMany and MxrecApplyMany, which treat the tables in parallel on the intra-op pool for one op's scheduling. The
-// kernels share their code with the single ops, so results are the same to the bit.
+// A step with many tables runs an MxrecLookup, an MxrecExpand and an MxrecApply per table. The pass replaces those that can run at
+// the same time by a few MxrecLookupMany, which expand as well, and MxrecApplyMany, in the order of their tables. The kernels share
+// their code with the single ops, so results are the same to the bit. An op takes few tables: so its rows are in the cache when
+// the step goes on with them, and the session's threads find other ops to run (FuseOptions).
 //
 // Fused are nodes of one type that
 //   - lie on one device, outside of while loops, and run in the same cases (outside of all conds, or in the same branches);
@@ -14,7 +15,8 @@
 // Feeds and fetches are edges of the graph by the time the pass runs, so both work on lookups by their names as before.
 // Function bodies are left alone. The pass changes only the copy of the graph that belongs to one set of feeds and fetches, returns
 // at once when there are not two nodes to fuse, and finds nothing more to do when it runs again.
-// Works where MXREC_FUSE=1 is in the environment; what it costs and brings: docs/performance.md.
+// Works where MXREC_FUSE in the environment is 1, or a number of 2 or more, which sets FuseOptions::most. What it costs and brings:
+// docs/decisions/0012.
 #ifndef MXREC_TF_GRAPH_FUSE_PASS_H_
 #define MXREC_TF_GRAPH_FUSE_PASS_H_
 
@@ -26,8 +28,15 @@ class Graph;
 
 namespace mxrec {
 
+struct FuseOptions {
+  int threads = 1;  // that run ops of the session side by side
+  // Tables in an op at most. 0: up to 4, and as many ops as keep the threads busy; what then stays in an op of its own stays a
+  // single op.
+  int most = 0;
+};
+
 // Fuses what can be fused.
-TfStatus FuseTableOps(tensorflow::Graph* graph);
+TfStatus FuseTableOps(tensorflow::Graph* graph, const FuseOptions& options);
 
 }  // namespace mxrec
 

@@ -1,5 +1,6 @@
 // MxrecApply and MxrecApplyMany: the backward half of a training step, by table.
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -27,24 +28,28 @@ struct Inputs {
 
 // The share of the table's p-th lookup, its shapes checked; `first` is where the table's parts begin in the lists.
 Status MakePart(const EmbeddingTable& table, const Inputs& in, int first, int p, bool dense, bool shared, UpdatePart* part) {
-  const std::string where = " of part " + std::to_string(p) + " of an apply";
+  // The text is made only where it is needed.
+  const auto check = [&table, p](const char* what, const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    if (HasShape(tensor, shape)) return OkStatus();
+    return CheckShape(table, std::string(what) + " of part " + std::to_string(p) + " of an apply", tensor, shape);
+  };
   p += first;
   const Tensor& keys = in.keys[p];
   const Tensor& values = in.values[p];
   const Tensor& index = in.index[p];
   const int64_t dim = table.dim();
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "keys" + where, keys, {-1}));
+  MXREC_RETURN_IF_ERROR(check("keys", keys, {-1}));
   const int64_t unique = keys.dim_size(0);
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "handles" + where, in.handles[p], {unique}));
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "counts" + where, in.counts[p], {unique}));
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "generation" + where, in.generations[p], {}));
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "first_rows" + where, in.first_rows[p], {unique, dim}));
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "index" + where, index, {dense ? 0 : -1}));
+  MXREC_RETURN_IF_ERROR(check("handles", in.handles[p], {unique}));
+  MXREC_RETURN_IF_ERROR(check("counts", in.counts[p], {unique}));
+  MXREC_RETURN_IF_ERROR(check("generation", in.generations[p], {}));
+  MXREC_RETURN_IF_ERROR(check("first_rows", in.first_rows[p], {unique, dim}));
+  MXREC_RETURN_IF_ERROR(check("index", index, {dense ? 0 : -1}));
   const int64_t occurrences = index.dim_size(0), gradients = dense ? unique : shared ? -1 : occurrences;
   const Tensor &value_rows = in.value_rows[p], &scales = in.scales[p];
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "value_rows" + where, value_rows, {shared ? occurrences : 0}));
-  MXREC_RETURN_IF_ERROR(CheckShape(table, "scales" + where, scales, {shared && scales.NumElements() > 0 ? occurrences : 0}));
-  MXREC_RETURN_IF_ERROR(CheckShape(table, (dense ? "dense gradient" : "gradient") + where, values, {gradients, dim}));
+  MXREC_RETURN_IF_ERROR(check("value_rows", value_rows, {shared ? occurrences : 0}));
+  MXREC_RETURN_IF_ERROR(check("scales", scales, {shared && scales.NumElements() > 0 ? occurrences : 0}));
+  MXREC_RETURN_IF_ERROR(check(dense ? "dense gradient" : "gradient", values, {gradients, dim}));
 
   part->keys = KeySpan(keys);
   part->handles = DataSpan<uint32_t>(in.handles[p]);
@@ -159,6 +164,7 @@ class ApplyManyOp : public OpKernel {
     std::vector<bool> dense, shared;
     int64_t parts = 0, hypers = 0;
     OP_REQUIRES_OK(ctx, ctx->GetAttr("names", &names_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("side_by_side", &side_by_side_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("optimizers", &kinds));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("option_names", &option_names));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("option_values", &option_values));
@@ -197,12 +203,15 @@ class ApplyManyOp : public OpKernel {
     Inputs in;
     OP_REQUIRES_OK(ctx, ReadInputs(ctx, &in));
     PoolExecutor executor(ctx);
-    ForTables(ctx, names_, &executor, [&](int t) { return Update(ctx, specs_[t], in, t, &executor); });
+    InlineExecutor one_by_one;
+    Executor* tables = side_by_side_ ? static_cast<Executor*>(&executor) : &one_by_one;
+    ForTables(ctx, names_, tables, [&](int t) { return Update(ctx, specs_[t], in, t, &executor); });
   }
 
  private:
   std::vector<std::string> names_;
   std::vector<ApplySpec> specs_;
+  bool side_by_side_ = true;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecApplyMany").Device(tensorflow::DEVICE_CPU), ApplyManyOp);
 

@@ -87,6 +87,37 @@ TfStatus LookUp(OpKernelContext* ctx, const LookupSpec& spec, int n, int t, Exec
   return SetScalar(ctx, 5 * n + t, static_cast<int64_t>(generation));
 }
 
+// Output `index` becomes the row of every entry of `inverse`. `name` is the node's, for errors.
+TfStatus Expand(OpKernelContext* ctx, const std::string& name, const Tensor& rows, const Tensor& inverse, int index,
+                Executor* executor) {
+  if (rows.dims() != 2) {
+    return ToTf(InvalidArgumentError(name + ": rows must have shape [unique, dim], found " + ShapeText(rows)));
+  }
+  TensorShape shape = inverse.shape();
+  MXREC_TF_RETURN_IF_ERROR(shape.AddDimWithStatus(rows.dim_size(1)));
+  Tensor* output = nullptr;
+  MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(index, shape, &output));
+
+  const size_t unique = static_cast<size_t>(rows.dim_size(0));
+  const size_t dim = static_cast<size_t>(rows.dim_size(1));
+  const std::span<const int32_t> places = DataSpan<int32_t>(inverse);
+  // Ranges of about 128 KiB of output: long enough to pay for a hand-over, short enough to share evenly.
+  const size_t range = std::max<size_t>(256, (size_t{1} << 15) / std::max<size_t>(1, dim));
+  const size_t ranges = (places.size() + range - 1) / range;
+  std::atomic<size_t> first_bad{places.size()};
+  executor->ParallelFor(ranges, [&](size_t r) {
+    const size_t begin = r * range;
+    const size_t count = std::min(range, places.size() - begin);
+    const size_t done = ExpandRows(DataSpan<float>(rows).data(), unique, dim, places.data() + begin, count,
+                                   MutableData<float>(output) + begin * dim);
+    if (done != count) AtomicMin(&first_bad, begin + done);
+  });
+  const size_t bad = first_bad;
+  if (bad == places.size()) return TfStatus();
+  return ToTf(InvalidArgumentError(name + ": inverse[" + std::to_string(bad) + "] is " + std::to_string(places[bad]) +
+                                   ", expected 0 <= inverse < " + std::to_string(unique)));
+}
+
 class LookupOp : public OpKernel {
  public:
   explicit LookupOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
@@ -119,6 +150,9 @@ class LookupManyOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("training", &training));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained", &never_trained));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained_counts", &never_trained_counts));
+    std::vector<int64_t> expanded_of;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("expanded_of", &expanded_of));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("side_by_side", &side_by_side_));
     const size_t n = dims.size();
     OP_REQUIRES(ctx, names_.size() == n && training.size() == n && SumOf(never_trained_counts, n) == never_trained.size(),
                 ToTf(InvalidArgumentError(name() + ": attributes must have one entry for each lookup, " + std::to_string(n))));
@@ -130,17 +164,35 @@ class LookupManyOp : public OpKernel {
       spec.never_trained.assign(next, next + never_trained_counts[t]);
       next += never_trained_counts[t];
     }
+    expanded_.assign(n, -1);
+    for (size_t e = 0; e < expanded_of.size(); ++e) {
+      const int64_t t = expanded_of[e];
+      OP_REQUIRES(ctx, t >= 0 && t < static_cast<int64_t>(n) && expanded_[t] < 0,
+                  ToTf(InvalidArgumentError(name() + ": attribute expanded_of must name different lookups below " +
+                                            std::to_string(n) + ", found " + std::to_string(t))));
+      expanded_[t] = static_cast<int>(kLookupOutputs * n + e);
+    }
   }
 
   void Compute(OpKernelContext* ctx) override {
     const int n = static_cast<int>(specs_.size());
     PoolExecutor executor(ctx);
-    ForTables(ctx, names_, &executor, [&](int t) { return LookUp(ctx, specs_[t], n, t, &executor); });
+    InlineExecutor one_by_one;
+    Executor* tables = side_by_side_ ? static_cast<Executor*>(&executor) : &one_by_one;
+    ForTables(ctx, names_, tables, [&](int t) -> TfStatus {
+      MXREC_TF_RETURN_IF_ERROR(LookUp(ctx, specs_[t], n, t, &executor));
+      if (expanded_[t] < 0) return TfStatus();
+      return Expand(ctx, name(), *ctx->mutable_output(t), *ctx->mutable_output(n + t), expanded_[t], &executor);
+    });
   }
 
  private:
+  static constexpr size_t kLookupOutputs = 6;
+
   std::vector<std::string> names_;
   std::vector<LookupSpec> specs_;
+  std::vector<int> expanded_;  // the output with each lookup's rows by occurrence; -1: none
+  bool side_by_side_ = true;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecLookupMany").Device(tensorflow::DEVICE_CPU), LookupManyOp);
 
@@ -149,35 +201,8 @@ class ExpandOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
-    const Tensor& rows = ctx->input(0);
-    const Tensor& inverse = ctx->input(1);
-    OP_REQUIRES(ctx, rows.dims() == 2,
-                ToTf(InvalidArgumentError(name() + ": rows must have shape [unique, dim], found " + ShapeText(rows))));
-    TensorShape shape = inverse.shape();
-    OP_REQUIRES_OK(ctx, shape.AddDimWithStatus(rows.dim_size(1)));
-    Tensor* output = nullptr;
-    OP_REQUIRES_OK(ctx, ctx->allocate_output(0, shape, &output));
-
-    const size_t unique = static_cast<size_t>(rows.dim_size(0));
-    const size_t dim = static_cast<size_t>(rows.dim_size(1));
-    const std::span<const int32_t> places = DataSpan<int32_t>(inverse);
-    // Ranges of about 128 KiB of output: long enough to pay for a hand-over, short enough to share evenly.
-    const size_t range = std::max<size_t>(256, (size_t{1} << 15) / std::max<size_t>(1, dim));
-    const size_t ranges = (places.size() + range - 1) / range;
-    std::atomic<size_t> first_bad{places.size()};
     PoolExecutor executor(ctx);
-    executor.ParallelFor(ranges, [&](size_t r) {
-      const size_t begin = r * range;
-      const size_t count = std::min(range, places.size() - begin);
-      const size_t done = ExpandRows(DataSpan<float>(rows).data(), unique, dim, places.data() + begin, count,
-                                     MutableData<float>(output) + begin * dim);
-      if (done != count) AtomicMin(&first_bad, begin + done);
-    });
-    const size_t bad = first_bad;
-    OP_REQUIRES(ctx, bad == places.size(),
-                ToTf(InvalidArgumentError(name() + ": inverse[" + std::to_string(bad) + "] is " +
-                                          std::to_string(bad < places.size() ? places[bad] : 0) + ", expected 0 <= inverse < " +
-                                          std::to_string(unique))));
+    OP_REQUIRES_OK(ctx, Expand(ctx, name(), ctx->input(0), ctx->input(1), 0, &executor));
   }
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecExpand").Device(tensorflow::DEVICE_CPU), ExpandOp);

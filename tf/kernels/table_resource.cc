@@ -1,5 +1,6 @@
 #include "tf/kernels/table_resource.h"
 
+#include <algorithm>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -77,18 +78,20 @@ Status CheckDim(const EmbeddingTable& table, int64_t dim, const char* op) {
 
 std::string ShapeText(const Tensor& tensor) { return tensor.shape().DebugString(); }
 
+bool HasShape(const Tensor& tensor, std::initializer_list<int64_t> expected) {
+  if (tensor.dims() != static_cast<int>(expected.size())) return false;
+  int i = 0;
+  return std::all_of(expected.begin(), expected.end(), [&](int64_t size) { return tensor.dim_size(i++) == size || size < 0; });
+}
+
 Status CheckShape(const EmbeddingTable& table, const std::string& what, const Tensor& tensor,
                   std::initializer_list<int64_t> expected) {
-  bool same = tensor.dims() == static_cast<int>(expected.size());
+  if (HasShape(tensor, expected)) return OkStatus();
   std::string text = "[";
-  int i = 0;
   for (int64_t size : expected) {
-    if (i != 0) text += ",";
+    if (text.size() > 1) text += ",";
     text += size < 0 ? "?" : std::to_string(size);
-    same = same && (size < 0 || tensor.dim_size(i) == size);
-    ++i;
   }
-  if (same) return OkStatus();
   return InvalidArgumentError("table \"" + table.name() + "\": " + what + ": expected shape " + text + "], found " +
                               ShapeText(tensor));
 }

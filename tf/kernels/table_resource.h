@@ -42,6 +42,8 @@ TfStatus FindTable(tensorflow::OpKernelContext* ctx, int index, TableRef* table)
 
 // kFailedPrecondition unless the op's dim is the table's.
 Status CheckDim(const EmbeddingTable& table, int64_t dim, const char* op);
+// A size of -1 allows any.
+bool HasShape(const tensorflow::Tensor& tensor, std::initializer_list<int64_t> expected);
 // kInvalidArgument, naming table, input and what was found, unless the tensor has this shape. A size of -1 allows any.
 Status CheckShape(const EmbeddingTable& table, const std::string& what, const tensorflow::Tensor& tensor,
                   std::initializer_list<int64_t> expected);

@@ -89,6 +89,16 @@ TfStatus LookupManyShape(InferenceContext* c) {
   MXREC_TF_RETURN_IF_ERROR(CheckEntries("dims", dims.size(), n));
   MXREC_TF_RETURN_IF_ERROR(CheckEntries("Tids", static_cast<size_t>(c->num_inputs() - 2 * n), n));
   for (int t = 0; t < n; ++t) MXREC_TF_RETURN_IF_ERROR(OneLookupShape(c, static_cast<int>(n), t, dims[t]));
+  std::vector<int64_t> expanded_of;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("expanded_of", &expanded_of));
+  MXREC_TF_RETURN_IF_ERROR(CheckEntries("expanded_of", expanded_of.size(), c->num_outputs() - 6 * n));
+  for (size_t e = 0; e < expanded_of.size(); ++e) {
+    const int64_t t = expanded_of[e];
+    if (t < 0 || t >= n) return absl::InvalidArgumentError("attribute expanded_of names lookup " + std::to_string(t));
+    ShapeHandle shape;
+    MXREC_TF_RETURN_IF_ERROR(c->Concatenate(c->input(static_cast<int>(n + t)), c->Vector(dims[t]), &shape));
+    c->set_output(static_cast<int>(6 * n + static_cast<int64_t>(e)), shape);
+  }
   return TfStatus();
 }
 
@@ -279,17 +289,21 @@ REGISTER_OP("MxrecLookupMany")
     .Output("keys: N * int64")
     .Output("counts: N * int32")
     .Output("generations: N * int64")
+    .Output("expanded: E * float")
     .Attr("N: int >= 1")
+    .Attr("E: int >= 0 = 0")
     .Attr("Tids: list({int64, int32, uint64}) >= 1")
     .Attr("dims: list(int)")
     .Attr("training: list(bool)")
     .Attr("never_trained: list(int) = []")
     .Attr("never_trained_counts: list(int)")
+    .Attr("expanded_of: list(int) = []")
+    .Attr("side_by_side: bool = true")
     .Attr("names: list(string)")
     .SetIsStateful()
     .SetShapeFn(LookupManyShape)
     .Doc(R"doc(
-Several MxrecLookup in one op: what a graph pass makes of the lookups of a run. The tables are read in parallel.
+Several MxrecLookup in one op, and the MxrecExpand behind them: what a graph pass makes of lookups of a run.
 
 tables: The tables, one for each lookup; a table may come several times.
 ids: Ids of each lookup.
@@ -300,12 +314,16 @@ handles: [U].
 keys: [U].
 counts: [U].
 generations: Scalars.
+expanded: Of some lookups, the row of each id: shape of the ids + [dim].
 N: Number of lookups.
+E: Number of lookups whose rows are expanded.
 Tids: Types of the ids.
 dims: Of each lookup, the values in a row.
 training: Of each lookup, whether unseen ids are answered with their first row.
 never_trained: The ids that are read only, one lookup's after the other's.
 never_trained_counts: How many of them are of each lookup.
+expanded_of: Which lookups are expanded, in the order of the outputs.
+side_by_side: Whether the tables are read in parallel, or one after the other.
 names: Of each lookup, the node that it stands for; errors name it.
 )doc");
 
@@ -388,12 +406,13 @@ REGISTER_OP("MxrecApplyMany")
     .Attr("part_counts: list(int)")
     .Attr("dense: list(bool)")
     .Attr("shared: list(bool)")
+    .Attr("side_by_side: bool = true")
     .Attr("names: list(string)")
     .SetIsStateful()
     .SetShapeFn(ApplyManyShape)
     .Doc(R"doc(
-Several MxrecApply in one op, each with its own optimizer: what a graph pass makes of the updates of a run. The tables are
-updated in parallel. All or nothing for each table: an error in one leaves that one as before, and the others are updated.
+Several MxrecApply in one op, each with its own optimizer: what a graph pass makes of updates of a run. All or
+nothing for each table: an error in one leaves that one as before, and the others are updated.
 
 tables: The tables, each once.
 hyper: Hyperparameters, one table's after the other's.
@@ -417,6 +436,7 @@ hyper_counts: How many hyperparameters are of each table.
 part_counts: How many parts are of each table.
 dense: As in MxrecApply.
 shared: As in MxrecApply.
+side_by_side: Whether the tables are updated in parallel, or one after the other.
 names: Of each table, the node that its update stands for; errors name it.
 )doc");
 
