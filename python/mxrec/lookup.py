@@ -48,6 +48,12 @@ def _default_row(table: table_lib.EmbeddingTable, default: Any) -> tf.Tensor:
   return tf.fill([table.dimension], row) if row.shape.rank == 0 else row
 
 
+def _static_size(ids: tf.Tensor) -> int:
+  """How many ids a tensor holds if its shape says so, else -1."""
+  size = ids.shape.num_elements()
+  return -1 if size is None else size
+
+
 def _check_pooling(table: str, ids: Any, weights: Any, combiner: str | None) -> str | None:
   """The combiner that holds for these ids (None: every id gets its own row); ValueError where an argument does not go with them."""
   if combiner is not None and combiner not in _pooling.COMBINERS:
@@ -137,6 +143,7 @@ def embedding_lookup(
       dim=table.dimension,
       training=training,
       never_trained=padding,
+      static_ids=_static_size(flat),
       name="lookup",
     )
     rows, inverse = looked_up[0], looked_up[1]

@@ -205,12 +205,8 @@ def test_two_updates_of_one_table_are_not_in_one_op(sess):
   np.testing.assert_array_equal(emb_table.lookup_numpy([1], sess), first - 2)
 
 
-@pytest.mark.parametrize("setting", [None, "0"])
-def test_the_pass_is_off_unless_the_environment_asks_for_it(setting, sess, monkeypatch):
-  if setting is None:
-    monkeypatch.delenv("MXREC_FUSE")
-  else:
-    monkeypatch.setenv("MXREC_FUSE", setting)
+def test_the_environment_switches_the_pass_off(sess, monkeypatch):
+  monkeypatch.setenv("MXREC_FUSE", "0")
   looked = [mxrec.embedding_lookup(emb_table, ids_of(1)) for emb_table in tables(2)]
   assert counts(ran(sess, looked)[1]) == (0, 0, 2, 0)
 
@@ -218,6 +214,91 @@ def test_the_pass_is_off_unless_the_environment_asks_for_it(setting, sess, monke
 def test_a_graph_without_tables_and_one_with_a_single_lookup_stay_as_they_are(sess):
   assert counts(ran(sess, tf.constant(1) + tf.placeholder_with_default(1, []))[1]) == (0, 0, 0, 0)
   assert counts(ran(sess, mxrec.embedding_lookup(helpers.table(), ids_of(1)))[1]) == (0, 0, 1, 0)
+
+
+# --- by size ---
+
+
+@pytest.fixture
+def fuse_by_size(monkeypatch, fuse):
+  """What sessions do when the environment says nothing."""
+  monkeypatch.delenv("MXREC_FUSE")
+
+
+def train_step(ids):
+  """Lookups of these ids, each in a table of its own, and one update of all."""
+  looked = [mxrec.embedding_lookup(emb_table, each) for emb_table, each in zip(tables(len(ids)), ids)]
+  loss = tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in looked])
+  return mxrec.minimize(loss, tf.train.AdagradOptimizer(0.1))
+
+
+@pytest.mark.usefixtures("fuse_by_size")
+@pytest.mark.parametrize("setting", [None, ""])
+@pytest.mark.parametrize("inter", [1, 2])
+def test_by_default_small_tables_share_few_ops(setting, inter, monkeypatch):
+  if setting is not None:
+    monkeypatch.setenv("MXREC_FUSE", setting)
+  fed = tf.placeholder(tf.int64, [TABLES, 8, 16])
+  train = train_step(tf.unstack(fed))
+  with tf.Session(config=ops_harness.threads(1, inter=inter)) as session:
+    for _ in range(2):
+      fused_lookups, fused_updates, lookups, updates = counts(ran(session, train, {fed: np.zeros([TABLES, 8, 16])})[1])
+      assert 0 < fused_lookups <= 4 and 0 < fused_updates <= 4 and (lookups, updates) == (0, 0)
+
+
+@pytest.mark.usefixtures("fuse_by_size")
+@pytest.mark.parametrize("shape", [[TABLES, 2048], [TABLES, 129], [TABLES, None], None])
+def test_by_default_lookups_of_many_ids_or_of_an_unknown_number_stay_single(shape, sess):
+  fed = tf.placeholder(tf.int64, shape)
+  train = train_step([fed[t] for t in range(TABLES)])
+  size = (shape or [0, None])[1] or 5
+  _, by_type = ran(sess, train, {fed: np.zeros([TABLES, size])})
+  assert counts(by_type) == (0, 0, TABLES, TABLES)
+
+
+@pytest.mark.usefixtures("fuse_by_size")
+def test_by_default_small_tables_are_fused_beside_large_ones():
+  fed = tf.placeholder(tf.int64, [None])
+  emb_tables = tables(12)
+  small = [mxrec.embedding_lookup(emb_table, ids_of(1, 2)) for emb_table in emb_tables[:10]]
+  large = [mxrec.embedding_lookup(emb_table, tf.zeros([200], tf.int64)) for emb_table in emb_tables[9:11]]
+  unknown = mxrec.embedding_lookup(emb_tables[11], fed)
+  loss = tf.add_n([tf.reduce_sum(tf.square(rows)) for rows in (*small, *large, unknown)])
+  train = mxrec.minimize(loss, tf.train.AdagradOptimizer(0.1))
+  with tf.Session(config=ops_harness.threads(1)) as session:
+    _, by_type = ran(session, train, {fed: [1]})
+    # The table of a small and a large lookup is updated by an op of its own.
+    assert by_type["MxrecLookup"] == 3 and by_type["MxrecApply"] == 3
+    assert by_type["MxrecLookupMany"] > 0 and by_type["MxrecApplyMany"] > 0
+    assert [emb_table.size(session) for emb_table in emb_tables] == [2] * 9 + [3, 1, 1]
+
+
+def test_steps_fused_by_size_are_equal_to_the_bit(monkeypatch):
+  model = Mixed()
+  results = []
+  for setting in (None, "0"):
+    if setting is None:
+      monkeypatch.delenv("MXREC_FUSE")
+    else:
+      monkeypatch.setenv("MXREC_FUSE", setting)
+    seen, by_type = model.run(1, steps=5)
+    results.append(seen)
+    assert (counts(by_type)[0] > 0) == (counts(by_type)[1] > 0) == (setting is None)
+  assert all(one == other for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.usefixtures("fuse_by_size")
+def test_a_lookup_knows_how_many_ids_the_graph_says_it_has(sess):
+  emb_table = helpers.table("t", dimension=2)
+  for ids, expected in (
+    (tf.zeros([2, 3], tf.int64), 6),
+    (tf.zeros([0], tf.int64), 0),
+    (tf.constant(5, tf.int64), 1),
+    (tf.placeholder(tf.int64, [None, 3]), -1),
+    (tf.placeholder(tf.int64, None), -1),
+  ):
+    mxrec.embedding_lookup(emb_table, ids)
+    assert mxrec.get_sparse_embedding()[-1].op.get_attr("static_ids") == expected
 
 
 # --- what depends on each other ---

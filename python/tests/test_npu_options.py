@@ -343,7 +343,7 @@ def test_mixed_precision_by_tensorflows_pass_with_lists_and_kept_ops(tmp_path):
 
 @pytest.mark.parametrize("switch, fused", [({"GraphFusion": {"ALL": "off"}}, False), ({"GraphFusion": {"ALL": "on"}}, True)])
 def test_a_fusion_switch_file_keeps_table_ops_apart(tmp_path, monkeypatch, switch, fused):
-  monkeypatch.setenv("MXREC_FUSE", "1")
+  monkeypatch.setenv("MXREC_FUSE", "64")
   path = tmp_path / "fusion.cfg"
   path.write_text(json.dumps({"Switch": switch}))
   rows = [mxrec.embedding_lookup(helpers.table(name), [1, 2]) for name in ("a", "b")]

@@ -37,6 +37,9 @@ using tensorflow::Graph;
 using tensorflow::Node;
 using tensorflow::NodeBuilder;
 
+// Up to here fused ops were not slower than single ones, whose rows stay in a core's cache through the step.
+constexpr int64_t kFewIds = 128;
+
 bool IsLookup(const Node& node) { return node.type_string() == "MxrecLookup"; }
 
 bool Contains(const std::string& text, std::initializer_list<std::string_view> parts) {
@@ -142,6 +145,25 @@ NodeBuilder::NodeOut InputOf(const Node& node, int index) {
 template <typename T>
 void Append(const std::vector<T>& from, std::vector<T>* to) {
   to->insert(to->end(), from.begin(), from.end());
+}
+
+// How many ids a lookup has, as far as the graph tells (its placeholders, and with them their shapes, are gone by now).
+bool HasFewIds(const Node& lookup, int64_t most) {
+  int64_t ids = -1;
+  return GetNodeAttr(lookup.attrs(), "static_ids", &ids).ok() && ids >= 0 && ids <= most;
+}
+
+// Whether a lookup has at most so many ids, and an update only parts of such lookups.
+bool IsSmall(const Node& node, int64_t most) {
+  if (IsLookup(node)) return HasFewIds(node, most);
+  int64_t hypers = 0, parts = 0;
+  if (!GetNodeAttr(node.attrs(), "H", &hypers).ok() || !GetNodeAttr(node.attrs(), "P", &parts).ok()) return false;
+  for (int64_t p = 0; p < parts; ++p) {
+    const Edge* keys = nullptr;
+    if (!node.input_edge(static_cast<int>(1 + hypers + p), &keys).ok()) return false;
+    if (!IsLookup(*keys->src()) || !HasFewIds(*keys->src(), most)) return false;
+  }
+  return true;
 }
 
 // The MxrecExpand nodes that spread just what this lookup found, and wait for nothing else.
@@ -306,13 +328,15 @@ class FusePass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
     const char* setting = std::getenv("MXREC_FUSE");
-    const int most = setting == nullptr ? 0 : std::atoi(setting);
-    if (most < 1) return TfStatus();
+    const bool by_size = setting == nullptr || *setting == '\0';
+    const int most = by_size ? 0 : std::atoi(setting);
+    if (!by_size && most < 1) return TfStatus();
     if (options.is_function_graph || options.graph == nullptr || *options.graph == nullptr) return TfStatus();
     FuseOptions fuse;
     fuse.threads = options.session_options == nullptr ? tensorflow::port::MaxParallelism()
                                                       : tensorflow::NumInterOpThreadsFromSessionOptions(*options.session_options);
     fuse.most = most >= 2 ? most : 0;
+    fuse.max_ids = by_size ? kFewIds : -1;
     return FuseTableOps(options.graph->get(), fuse);
   }
 };
@@ -322,8 +346,9 @@ REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXE
 
 // How many ops n nodes become.
 size_t OpsFor(size_t n, const FuseOptions& options) {
-  constexpr size_t kMost = 4;
-  const size_t most = options.most > 0 ? static_cast<size_t>(options.most) : kMost;
+  constexpr size_t kMost = 4, kMostSmall = 8;
+  const size_t usual = options.max_ids >= 0 ? kMostSmall : kMost;
+  const size_t most = options.most > 0 ? static_cast<size_t>(options.most) : usual;
   const size_t ops = (n + most - 1) / most;
   if (options.most > 0 || options.threads <= 1) return ops;
   // Two for each thread: tables differ in size.
@@ -337,6 +362,7 @@ TfStatus FuseTableOps(Graph* graph, const FuseOptions& options) {
   for (Node* node : graph->op_nodes()) {
     if ((IsLookup(*node) || IsApply(*node)) && node->attrs().Find(kNoFusionAttr) == nullptr) candidates.push_back(node);
   }
+  if (options.max_ids >= 0) std::erase_if(candidates, [&](const Node* node) { return !IsSmall(*node, options.max_ids); });
   if (candidates.size() < 2) return TfStatus();
   std::sort(candidates.begin(), candidates.end(), [](const Node* a, const Node* b) { return a->name() < b->name(); });
 

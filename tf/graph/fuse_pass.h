@@ -15,10 +15,14 @@
 // Feeds and fetches are edges of the graph by the time the pass runs, so both work on lookups by their names as before.
 // Function bodies are left alone. The pass changes only the copy of the graph that belongs to one set of feeds and fetches, returns
 // at once when there are not two nodes to fuse, and finds nothing more to do when it runs again.
-// Works where MXREC_FUSE in the environment is 1, or a number of 2 or more, which sets FuseOptions::most. What it costs and brings:
-// docs/decisions/0012.
+// Without MXREC_FUSE in the environment only small lookups are fused, and updates that have only such lookups: those of which the
+// attribute static_ids says that they have at most 128 ids. Larger ones run faster alone, and unknown ones may be large.
+// MXREC_FUSE=0 switches the pass off, 1 fuses all sizes, a number of 2 or more does and sets FuseOptions::most. What it costs and
+// brings: docs/decisions/0012.
 #ifndef MXREC_TF_GRAPH_FUSE_PASS_H_
 #define MXREC_TF_GRAPH_FUSE_PASS_H_
+
+#include <cstdint>
 
 #include "tf/status_adapter.h"
 
@@ -30,9 +34,11 @@ namespace mxrec {
 
 struct FuseOptions {
   int threads = 1;  // that run ops of the session side by side
-  // Tables in an op at most. 0: up to 4, and as many ops as keep the threads busy; what then stays in an op of its own stays a
-  // single op.
+  // Tables in an op at most. 0: up to 4 (8 where max_ids is set), and as many ops as keep the threads busy; what then stays in an
+  // op of its own stays a single op.
   int most = 0;
+  // Fuse only lookups that are known to have at most so many ids (attribute static_ids), and updates with no others. -1: all.
+  int64_t max_ids = -1;
 };
 
 // Fuses what can be fused.

@@ -255,6 +255,7 @@ REGISTER_OP("MxrecLookup")
     .Attr("dim: int >= 1")
     .Attr("training: bool = true")
     .Attr("never_trained: list(int) = []")
+    .Attr("static_ids: int = -1")
     .SetIsStateful()
     .SetShapeFn(LookupShape)
     .Doc(R"doc(
@@ -277,6 +278,8 @@ Tids: Type of the ids.
 dim: Values in a row; must be the table's.
 training: Whether unseen ids are answered with their first row.
 never_trained: Ids that are read only: unseen they are answered with default_row, and MxrecApply leaves them out.
+static_ids: How many ids there are, if that is known before the graph runs; else -1. A hint: tells whether it pays to fuse the
+  lookup with others (tf/graph/fuse_pass.h); nothing fails when it is wrong.
 )doc");
 
 REGISTER_OP("MxrecLookupMany")
