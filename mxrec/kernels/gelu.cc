@@ -148,7 +148,7 @@ struct Quadratic {
   static HWY_INLINE V Derivative(D d, V x) {
     const V t = T(d, hn::Abs(x));
     const V slope = hn::Mul(Number(d, -2 * gelu::kSquare * gelu::kRootHalf), t);
-    return hn::Add(Share(d, x, t), hn::Mul(x, slope));
+    return hn::Add(Share(d, x, t), hn::IfThenZeroElse(hn::IsInf(x), hn::Mul(x, slope)));  // infinity times 0
   }
 };
 
@@ -281,7 +281,8 @@ template <typename T>
 T ReferenceDerivative(GeluFormula formula, T x) {
   if (formula == GeluFormula::kQuadratic) {
     const T t = ReferenceT(std::abs(x));
-    return ReferenceShare(x, t) + x * (static_cast<T>(-2 * gelu::kSquare * gelu::kRootHalf) * t);
+    const T slope = static_cast<T>(-2 * gelu::kSquare * gelu::kRootHalf) * t;
+    return ReferenceShare(x, t) + (std::isinf(x) ? T{0} : x * slope);
   }
   const T z = ReferenceZ(formula, x), limit = gelu::Exp<T>::kLimit;
   const T e = ReferenceExpOfMinus(z), s = T{1} / (T{1} + e);

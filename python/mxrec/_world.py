@@ -34,8 +34,8 @@ class World:
   source: str = "one process"
 
 
-def _number(environment: Mapping[str, str], variable: str, low: int, high: int = MAX_RANKS) -> int | None:
-  """A variable's value; None when it is not set or empty."""
+def number(environment: Mapping[str, str], variable: str, low: int, high: int = MAX_RANKS) -> int | None:
+  """A variable's value, None when it is not set or empty; ValueError when it is no number or out of its range."""
   text = environment.get(variable, "").strip()
   if not text:
     return None
@@ -77,7 +77,7 @@ def _read_table(path: str) -> list[tuple[int, str]]:
 
 
 def _rank(environment: Mapping[str, str], size: int, source: str) -> int | None:
-  rank = _number(environment, "RANK_ID", 0)
+  rank = number(environment, "RANK_ID", 0)
   if rank is None:
     return 0 if size == 1 else None
   if rank >= size:
@@ -91,7 +91,7 @@ def find(environment: Mapping[str, str] = os.environ) -> World:
   Raises:
     ValueError: a value is malformed, the rank is too big, or two variables contradict each other.
   """
-  size, workers = _number(environment, "RANK_SIZE", 1), _number(environment, "CM_WORKER_SIZE", 0)
+  size, workers = number(environment, "RANK_SIZE", 1), number(environment, "CM_WORKER_SIZE", 0)
   workers = workers or None  # 0, the smallest allowed, says nothing
   table = environment.get("RANK_TABLE_FILE", "").strip()
   if workers is not None and (table or size is not None):
@@ -121,15 +121,15 @@ def _find_mpi(environment: Mapping[str, str]) -> World | None:
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
   ):
-    size = _number(environment, size_name, 1)
+    size = number(environment, size_name, 1)
     if size is None:
       continue
-    rank = _number(environment, rank_name, 0)
+    rank = number(environment, rank_name, 0)
     if rank is not None and rank >= size:
       raise ValueError(f"environment variable {rank_name} must be below {size_name}, {size}: got {rank}")
     if rank is None and size == 1:
       rank = 0
-    local_rank, local_size = _number(environment, local_rank_name, 0), _number(environment, local_size_name, 1)
+    local_rank, local_size = number(environment, local_rank_name, 0), number(environment, local_size_name, 1)
     return World(rank, size, local_rank or 0, local_size or 1, f"{size_name}={size}")
   return None
 

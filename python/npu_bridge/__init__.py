@@ -10,6 +10,7 @@ session, as it does on the NPU. It needs no environment variable, no accelerator
 from typing import Any as _Any
 
 from mxrec import _loader as _loader
+from mxrec import _npu_gradients as _npu_gradients
 from npu_bridge import _session as _session
 from npu_bridge._session import patch_sessions as patch_sessions
 from npu_bridge._session import unpatch_sessions as unpatch_sessions

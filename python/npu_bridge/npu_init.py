@@ -26,6 +26,7 @@ from tensorflow.python.client import session
 from tensorflow.python.keras import backend
 from tensorflow.python.training import session_run_hook
 
+from mxrec import _world
 from npu_bridge import _session
 from npu_bridge.estimator import npu_ops
 from npu_bridge.estimator.npu import keras_to_npu, npu_plugin, npu_rnn, npu_scope, npu_strategy, util
@@ -144,7 +145,7 @@ def npu_hooks_append(hooks_list: _Any = ()) -> list[_Any]:
   """
   if not isinstance(hooks_list, list):
     hooks_list = []
-  hooks_list.append(NPUBroadcastGlobalVariablesHook(0, int(os.environ.get("RANK_ID") or "0")))
+  hooks_list.append(NPUBroadcastGlobalVariablesHook(0, _world.number(os.environ, "RANK_ID", 0) or 0))
   return hooks_list
 
 

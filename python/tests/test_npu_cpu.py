@@ -349,3 +349,9 @@ def test_caches_are_apart(sess):
   assert sess.run(other.cache_all_index_to_local()).tolist() == []
   with pytest.raises(tf.errors.InvalidArgumentError, match="load_factor"):
     sess.run(LruCache(4, load_factor=2.0).cache_all_index_to_local())
+
+
+def test_a_row_longer_than_a_table_may_have_is_refused(sess):
+  init = cpu.init_embedding_hashmap_v2(1, bucket_size=16, embedding_dim=2**30)
+  with pytest.raises(tf.errors.InvalidArgumentError, match="embedding_dim must be at most 65536, found 1073741824"):
+    sess.run(init)

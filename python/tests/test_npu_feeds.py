@@ -349,3 +349,13 @@ def test_onnx_runs_in_onnxruntime_where_that_is_installed(tmp_path, monkeypatch,
   file.write_bytes(b"")
   out = npu_ops.npu_onnx_graph_op([tf.constant([1.0]), tf.constant([2.0])], [tf.float32, tf.int64], str(file))
   assert [v.tolist() for v in sess.run(out)] == [[3.0], [1]]
+
+
+def test_a_resource_handle_is_an_element_too(sess):
+  variable = tf.get_variable("v", initializer=[1.0, 2.0], use_resource=True)
+  put = npu_ops.outfeed_enqueue_op("handles", [variable.handle])
+  take = npu_ops.outfeed_dequeue_op("handles", [tf.resource], [[]])
+  sess.run(tf.global_variables_initializer())
+  sess.run(put)
+  value = tf.raw_ops.ReadVariableOp(resource=take[0], dtype=tf.float32)
+  np.testing.assert_array_equal(sess.run(value), [1.0, 2.0])

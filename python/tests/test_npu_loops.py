@@ -315,3 +315,17 @@ def test_tables_train_in_a_loop(sess):
   op = util.set_iteration_per_loop(sess, train, N)
   sess.run(op)
   assert table.size(sess) == N
+
+
+def test_a_loop_can_be_made_in_an_imported_graph(tmp_path):
+  with tf.Graph().as_default(), tf.Session() as session:
+    step = tf.train.get_or_create_global_step()
+    session.run(step.initializer)
+    util.set_iteration_per_loop(session, tf.assign_add(step, 1, name="train").op, 5)
+    tf.train.export_meta_graph(str(tmp_path / "graph.meta"))
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    tf.train.import_meta_graph(str(tmp_path / "graph.meta"))
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    looped = util.set_iteration_per_loop(session, graph.get_operation_by_name("train"), 3)
+    session.run(looped)
+    assert session.run(tf.train.get_global_step()) == 3

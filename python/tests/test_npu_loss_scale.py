@@ -31,6 +31,8 @@ def test_fact_14_the_scale_after_each_step(resource, sess):
 def test_fact_14_a_fixed_scale_is_at_least_1_and_a_falling_one_stops_there(sess):
   with pytest.raises(ValueError, match="0.5"):
     FixedLossScaleManager(0.5)
+  with pytest.raises(ValueError, match="loss_scale"):
+    FixedLossScaleManager(float("nan"))
   fixed = FixedLossScaleManager(64)
   assert sess.run(fixed.get_loss_scale()) == 64 and fixed.get_enable_overflow_check()
   manager = ExponentialUpdateLossScaleManager(3, 1000, decr_every_n_nan_or_inf=1, decr_ratio=0.5)

@@ -727,3 +727,28 @@ def test_what_is_not_available_says_so_when_called():
     npu_cube_ops.deformable_conv2d(1, 2, 3, 4, 5)
   with pytest.raises(AttributeError):
     image_ops.__path__  # noqa: B018
+
+
+@pytest.mark.parametrize(
+  ("shape", "norm", "params"), [([3, 0], 1, 1), ([3, 0], 1, 0), ([2, 4, 0], 2, 0), ([0, 4], 1, 0), ([2, 0, 4], 1, 2)]
+)
+def test_layer_norm_of_nothing_is_nothing(shape, norm, params):
+  x = tf.zeros(shape)
+  gamma, beta = tf.ones(shape[params:]), tf.zeros(shape[params:])
+  y, mean, _ = npu_aicore_ops.layer_norm(x, gamma, beta, norm, params)
+  gradients = tf.gradients(y, [x, gamma, beta])
+  with tf.Session() as session:
+    values, means, slopes = session.run([y, mean, gradients])
+  assert values.shape == slopes[0].shape == tuple(shape)
+  assert means.shape == (*shape[:norm], *[1] * (len(shape) - norm))
+  assert all(not slope.any() for slope in slopes)
+
+
+@pytest.mark.parametrize(
+  "gelu", [npu_unary_ops.npu_unary_ops.gelu, npu_unary_ops.npu_unary_ops.fast_gelu, npu_aicore_ops.fast_gelu_v2]
+)
+def test_the_slope_of_gelu_at_infinity_is_that_of_its_ends(gelu, sess):
+  x = tf.constant([-np.inf, np.inf, np.nan] * 8, tf.float32)
+  slopes = sess.run(tf.gradients(gelu(x), x)[0]).reshape(-1, 3)
+  np.testing.assert_array_equal(slopes[:, :2], [[0, 1]] * 8)
+  assert np.isnan(slopes[:, 2]).all()

@@ -412,3 +412,21 @@ def test_basic_lstm_cell_says_what_shape_it_found_when_run(sess):
   out = npu_ops.basic_lstm_cell(x, h, c, w, b, 1.0, 1.0, True, "tanh", name="cell")
   with pytest.raises(tf.errors.InvalidArgumentError, match=r"cell: w must have shape \[8,20\], found \[7,20\]"):
     sess.run(out, {w: normal(F + H - 1, 4 * H)})
+
+
+@pytest.mark.parametrize("layer", [DynamicRNN, DynamicGRUV2])
+@pytest.mark.parametrize("lengths", [[6, 1], [-1, 1], [2]])
+def test_lengths_that_do_not_fit_fail_the_step_and_say_so(layer, lengths):
+  fed = tf.placeholder(tf.int32, None)
+  outputs = layer(4, tf.float32)(tf.ones([5, 2, 3]), seq_length=fed)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"seq_length of {layer.__name__} must"):
+      session.run(outputs, {fed: lengths})
+    assert session.run(outputs[0], {fed: [5, 0]}).shape == (5, 2, 4)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_a_hidden_size_below_one_is_refused(size):
+  with pytest.raises(ValueError, match="hidden_size of DynamicGRUV2 must be at least 1"):
+    DynamicGRUV2(size, tf.float32)

@@ -153,9 +153,13 @@ class EnqueueOp : public ChannelOp {
  public:
   using ChannelOp::ChannelOp;
   void Run(OpKernelContext* ctx, std::shared_ptr<Channel> channel, DoneCallback done) override {
-    // Copies: an input may be the buffer of a variable, which the next step overwrites.
+    // Copies: an input may be the buffer of a variable, which the next step overwrites. A resource handle is nobody's buffer, and
+    // DeepCopy does not take one.
     Element element;
-    for (int i = 0; i < ctx->num_inputs(); ++i) element.push_back(tensorflow::tensor::DeepCopy(ctx->input(i)));
+    for (int i = 0; i < ctx->num_inputs(); ++i) {
+      const tensorflow::Tensor& input = ctx->input(i);
+      element.push_back(input.dtype() == tensorflow::DT_RESOURCE ? input : tensorflow::tensor::DeepCopy(input));
+    }
     Wait(ctx, channel, std::move(done), [&](auto end) {
       return channel->Put(std::move(element), [end = std::move(end)](const Status& status) { end(ToTf(status)); });
     });

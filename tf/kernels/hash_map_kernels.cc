@@ -69,6 +69,7 @@ using tensorflow::TensorShape;
 
 using HashMapRef = tensorflow::core::RefCountPtr<HashMapResource>;
 
+constexpr int64_t kMaxDim = 65536;        // as of mxrec.get_embedding_table
 constexpr uint32_t kNoRow = 0x80000000u;  // handles from here on name no row (table.h)
 
 std::string ResourceName(int64_t number) { return "mxrec/hash_map/" + std::to_string(number); }
@@ -130,8 +131,9 @@ class InitMapOp : public OpKernel {
   explicit InitMapOp(OpKernelConstruction* ctx) : OpKernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("bucket_size", &bucket_size_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("embedding_dim", &dim_));
-    OP_REQUIRES(ctx, dim_ <= std::numeric_limits<int32_t>::max(),
-                ToTf(InvalidArgumentError(name() + ": embedding_dim is too large, found " + std::to_string(dim_))));
+    OP_REQUIRES(ctx, dim_ <= kMaxDim,
+                ToTf(InvalidArgumentError(name() + ": embedding_dim must be at most " + std::to_string(kMaxDim) + ", found " +
+                                          std::to_string(dim_))));
   }
 
   void Compute(OpKernelContext* ctx) override {

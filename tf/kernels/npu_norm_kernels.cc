@@ -118,6 +118,7 @@ class LayerNormOp : public LayerNormBase {
     const size_t n = rows.length;
     const auto count = static_cast<double>(n);
     const auto write = [&](size_t begin, size_t size, double centre, double scale) {
+      if (size == 0) return;  // then there may be no parameters either
       Standardize(x + begin, size, centre, scale, y + begin);
       for (size_t i = begin, end = begin + size, p = begin % rows.params; i < end; ++i) {
         y[i] = y[i] * gamma[p] + beta[p];
@@ -187,6 +188,7 @@ class LayerNormGradOp : public LayerNormBase {
   void RowGradients(OpKernelContext* ctx, const Rows& rows, const T* const* in, T* dx) const {
     const size_t n = rows.length;
     const auto count = static_cast<double>(n);
+    if (n == 0) return;  // then there may be no parameters either
     ForRows(ctx, rows, [&](size_t r) {
       const double centre = static_cast<double>(in[3][r]), scale = Scale(static_cast<double>(in[2][r]));
       const auto along = [&](const auto& visit) {

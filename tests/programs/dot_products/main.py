@@ -104,10 +104,10 @@ def main():
   dense_grads, sparse_grads = grads[: -len(sparse)], grads[-len(sparse) :]
   if Config.rank_size > 1:
     dense_grads = [hccl_ops.allreduce(grad, "sum") / Config.rank_size for grad in dense_grads]
-  rate = schedule(0.2, step, 20.0, 150.0, 200.0)
+  rate = schedule(0.05, step, 20.0, 150.0, 200.0)
   dense = LossScaleWrapper(tf.train.GradientDescentOptimizer(rate))
   updates = [dense.apply_gradients(list(zip(dense_grads, dense_vars)))]
-  for optimizer in sparse_optimizers(mxrec.get_existing_tables(), schedule(20.0, step, 20.0, 150.0, 200.0)):
+  for optimizer in sparse_optimizers(mxrec.get_existing_tables(), schedule(10.0, step, 20.0, 150.0, 200.0)):
     updates.append(LossScaleWrapper(optimizer).apply_gradients(list(zip(sparse_grads, sparse))))
   with tf.control_dependencies(updates + [tf.assign_add(step, 1)]):
     train_op = tf.no_op()

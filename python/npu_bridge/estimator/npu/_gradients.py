@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from mxrec import _loader, _minimize
+from mxrec import _loader, _minimize, _world
 from mxrec import optimizer as optimizer_lib
 from npu_bridge.estimator.npu import util
 
 
 def rank_size() -> int:
-  """The number of ranks; ValueError when the environment names two."""
+  """The number of ranks; ValueError when the environment names two, or something else than a number."""
+  for variable in ("RANK_SIZE", "CM_WORKER_SIZE"):
+    _world.number(os.environ, variable, 0)
   return int(util.get_ranksize())
 
 

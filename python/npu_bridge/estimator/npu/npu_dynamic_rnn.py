@@ -23,10 +23,21 @@ _DIRECTIONS = ("UNIDIRECTIONAL", "BIDIRECTIONAL")
 class _Sequences:
   """Which steps of a batch of sequences count: the steps before the end of each."""
 
-  def __init__(self, steps: Any, lengths: tf.Tensor | None):
-    self.lengths = None if lengths is None else tf.cast(lengths, tf.int32)
-    if lengths is not None:
-      self.valid = tf.expand_dims(tf.transpose(tf.sequence_mask(self.lengths, steps)), 2)  # [steps, batch, 1]
+  def __init__(self, layer: str, x: tf.Tensor, lengths: tf.Tensor | None):
+    """The step fails, with InvalidArgumentError, when lengths are not [batch] numbers of 0 to steps."""
+    self.lengths = None
+    if lengths is None:
+      return
+    steps, batch = tf.shape(x)[0], tf.shape(x)[1]
+    lengths = tf.cast(lengths, tf.int32)
+    checks = [
+      tf.debugging.assert_equal(tf.shape(lengths), tf.stack([batch]), message=f"seq_length of {layer} must have shape [batch]"),
+      tf.debugging.assert_non_negative(lengths, message=f"seq_length of {layer} must not be negative"),
+      tf.debugging.assert_less_equal(lengths, steps, message=f"seq_length of {layer} must be at most the number of steps"),
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+      self.lengths = tf.identity(lengths)
+    self.valid = tf.expand_dims(tf.transpose(tf.sequence_mask(self.lengths, steps)), 2)  # [steps, batch, 1]
 
   def reverse(self, x: tf.Tensor) -> tf.Tensor:
     """Turns each sequence round; what lies beyond its end stays."""
@@ -69,6 +80,8 @@ class _DynamicBasic(base_layer.Layer):
 
   def __init__(self, hidden_size, dtype, direction, **arguments):
     super().__init__(dtype=dtype)
+    if not hidden_size >= 1:
+      raise ValueError(f"hidden_size of {type(self).__name__} must be at least 1, found {hidden_size!r}")
     self._hidden_size = hidden_size
     self._direction = direction
     self._arguments = arguments
@@ -125,7 +138,7 @@ class _DynamicBasic(base_layer.Layer):
   def _run(self, x, seq_length, states, tensors, one_pass, also=()):
     """one_pass(x, sequences, states, weights, also, reverse) for each direction; the results stacked where there are two."""
     x = tf.convert_to_tensor(x)
-    sequences = _Sequences(tf.shape(x)[0], seq_length)
+    sequences = _Sequences(type(self).__name__, x, seq_length)
     results = []
     for direction in range(2 if self._leading() else 1):
       turn = sequences.reverse if direction == 1 else tf.identity
@@ -201,7 +214,7 @@ class DynamicRNN(_DynamicBasic):
 
     Args:
       x: [steps, batch, features].
-      seq_length: int [batch], at most steps; None: all steps count.
+      seq_length: int [batch], 0 to steps each (InvalidArgumentError in the step otherwise); None: all steps count.
       init_h, init_c: [1, batch, hidden_size], or [2, ...] when bidirectional; None: zeros.
       weight, bias: tensors to use in place of the layer's variables, of their shapes.
 
@@ -360,7 +373,7 @@ class DynamicGRUV2(_DynamicGru):
 
     Args:
       x: [steps, batch, features].
-      seq_length: int [batch], at most steps; None: all steps count.
+      seq_length: int [batch], 0 to steps each (InvalidArgumentError in the step otherwise); None: all steps count.
       init_h: [1, batch, hidden_size], or [2, ...] when bidirectional; None: zeros.
 
     Returns:
@@ -413,7 +426,7 @@ class DynamicAUGRU(_DynamicGru):
     Args:
       x: [steps, batch, features].
       weight_att: [steps, batch] or [steps, batch, 1], of the type of x. (Positionally it may also stand after seq_length.)
-      seq_length: int [batch], at most steps; None: all steps count.
+      seq_length: int [batch], 0 to steps each (InvalidArgumentError in the step otherwise); None: all steps count.
       init_h: [1, batch, hidden_size], or [2, ...] when bidirectional; None: zeros.
 
     Returns:

@@ -44,7 +44,7 @@ class FixedLossScaleManager(LossScaleManager):
     Raises:
       ValueError: loss_scale is below 1.
     """
-    if loss_scale < 1:
+    if not loss_scale >= 1:  # NaN too
       raise ValueError(f"loss_scale of FixedLossScaleManager must be at least 1: got {loss_scale!r}")
     self._loss_scale = tf.convert_to_tensor(loss_scale, dtype=tf.float32)
     self._enable_overflow_check = bool(enable_overflow_check)

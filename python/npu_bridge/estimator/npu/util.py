@@ -9,11 +9,20 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.core.framework import variable_pb2 as _variable_pb2
+from tensorflow.python.framework import ops as _ops
 from tensorflow.python.ops import variable_scope as _variable_scope
 
 from npu_bridge import _loops
 
 _COLLECTION = "npu_runconfig"
+# So that import_meta_graph gives variables back and not tensors.
+_ops.register_proto_function(
+  _COLLECTION,
+  proto_type=_variable_pb2.VariableDef,
+  to_proto=lambda variable, export_scope=None: variable.to_proto(export_scope=export_scope),
+  from_proto=tf.Variable.from_proto,
+)
 _LOOP_VARIABLES = ("iterations_per_loop", "loop_cond", "zero", "one")
 _values: dict[Any, Any] = {}
 
