@@ -17,6 +17,7 @@ Fails with a message. It has outputs where it stands in for another op.
 
 code: the canonical status code.
 message: the text of the failure.
+T: Types of the outputs.
 )doc");
 
 }  // namespace

@@ -29,7 +29,7 @@ class _Sequences:
     if lengths is None:
       return
     steps, batch = tf.shape(x)[0], tf.shape(x)[1]
-    lengths = tf.cast(lengths, tf.int32)
+    lengths = tf.ensure_shape(tf.cast(lengths, tf.int32), [x.shape[1]], name="seq_length_of_the_batch")
     checks = [
       tf.debugging.assert_equal(tf.shape(lengths), tf.stack([batch]), message=f"seq_length of {layer} must have shape [batch]"),
       tf.debugging.assert_non_negative(lengths, message=f"seq_length of {layer} must not be negative"),
