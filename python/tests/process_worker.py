@@ -171,19 +171,33 @@ def kill_while_saving(folder, times):
 INTERRUPTED_ROWS = 300_000  # of 64 columns: some tenths of a second to save
 
 
-def press_ctrl_c_in(seconds, action):
-  """Runs action() and sends this process SIGINT meanwhile; returns what it raised, by name, and how long it took."""
-  timer = threading.Timer(seconds, os.kill, [os.getpid(), signal.SIGINT])
-  raised, start = None, time.monotonic()
+def files_below(folder):
+  """The files of a folder and of those below, by their paths in it."""
+  return sorted(os.path.relpath(os.path.join(top, file), folder) for top, _, files in os.walk(folder) for file in files)
+
+
+def press_ctrl_c_in_a_save(folder, save):
+  """Runs save() and sends this process SIGINT once the save has begun a file; returns what it raised, by name."""
+  before, over = files_below(folder), threading.Event()
+
+  def press():
+    while not over.is_set() and files_below(folder) == before:
+      time.sleep(0.001)
+    if not over.is_set():
+      os.kill(os.getpid(), signal.SIGINT)
+
+  raised, thread = None, threading.Thread(target=press)
   try:
-    timer.start()
-    action()
-    timer.join()
+    thread.start()
+    save()
+    over.set()
+    thread.join()
     time.sleep(0.1)  # a KeyboardInterrupt that is late comes here
   except BaseException as error:
     raised = type(error).__name__
-  timer.join()
-  return raised, time.monotonic() - start
+  over.set()
+  thread.join()
+  return raised
 
 
 def interrupted_save(folder):
@@ -203,15 +217,11 @@ def interrupted_save(folder):
     }
     for name, (place, save) in savers.items():
       emb_table.insert(keys, np.full([INTERRUPTED_ROWS, 64], 1, np.float32), session=session)
-      save(1)  # the session prepares its graph
-      start = time.monotonic()
       save(1)
-      whole = time.monotonic() - start
       emb_table.insert(keys, np.full([INTERRUPTED_ROWS, 64], 2, np.float32), session=session)
-      before = sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
-      raised, seconds = press_ctrl_c_in(whole / 5, lambda save=save: save(2))
-      after = sorted(os.path.relpath(os.path.join(top, file), place) for top, _, files in os.walk(place) for file in files)
-      results[name] = {"raised": raised, "seconds": seconds, "whole": whole, "files": [before, after]}
+      before = files_below(place)
+      raised = press_ctrl_c_in_a_save(place, lambda save=save: save(2))
+      results[name] = {"raised": raised, "files": [before, files_below(place)]}
 
     results["latest"] = [own.latest_step(own_folder), tf.train.latest_checkpoint(stock_folder)]
     own.load(session, own_folder)
@@ -223,7 +233,7 @@ def interrupted_save(folder):
     pressed = []
     signal.signal(signal.SIGINT, lambda *_: pressed.append(True))
     emb_table.insert(keys, np.full([INTERRUPTED_ROWS, 64], 3, np.float32), session=session)
-    results["handler"] = [press_ctrl_c_in(whole / 5, lambda: own.save(session, own_folder, 3))[0], len(pressed)]
+    results["handler"] = [press_ctrl_c_in_a_save(own_folder, lambda: own.save(session, own_folder, 3)), len(pressed)]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     results["latest_at_the_end"] = own.latest_step(own_folder)
   return results
