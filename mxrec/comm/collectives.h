@@ -1,0 +1,64 @@
+// The algorithms of collective operations over a Transport, for a group of its ranks. Buffers in, buffers out; every rank of the group
+// calls the same function with agreeing arguments (the Communicator sees to that).
+//
+// Determinism: the order in which ranks are added depends on the group's size, the algorithm and the number of elements alone, never
+// on arrival, and all ranks get the same bits. float16 and bfloat16 are added in float32 and rounded once per rank's partial that
+// travels (compression) or once at the end. Threads: as Transport (one at a time).
+#ifndef MXREC_COMM_COLLECTIVES_H_
+#define MXREC_COMM_COLLECTIVES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "mxrec/base/status.h"
+#include "mxrec/comm/transport.h"
+#include "mxrec/numeric/dtype.h"
+
+namespace mxrec {
+
+enum class ReduceOp : uint8_t { kSum = 1, kMin = 2, kMax = 3, kProduct = 4, kAdasum = 5 };
+std::string_view ReduceOpName(ReduceOp op);
+
+// kAuto chooses by bytes and ranks (docs/collectives.md has the borders).
+enum class Algorithm : uint8_t { kAuto = 0, kRing = 1, kHalvingDoubling = 2, kRecursiveDoubling = 3, kShared = 4, kTree = 5 };
+
+// A group of world ranks as one rank of it sees it.
+struct GroupView {
+  std::span<const int> ranks;  // world ranks in group order
+  int me = 0;                  // index of this rank in it
+};
+
+// Reduces `count` elements in place on all ranks. Adasum: a group of a power of two, floating types only, else InvalidArgument.
+Status AllReduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op,
+                 Algorithm algorithm, Deadline deadline);
+// To `root` (group rank); the other ranks' data keep no promised value.
+Status Reduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op, int root,
+              Deadline deadline);
+// counts[i] elements end at rank i, reduced, in `out`; `data` (sum of counts) is scratch afterwards.
+Status ReduceScatter(Transport& transport, const GroupView& group, void* data, std::span<const size_t> counts, DType dtype, ReduceOp op,
+                     void* out, Deadline deadline);
+// Rank i gives bytes[i]; `out` holds all in rank order.
+Status AllGather(Transport& transport, const GroupView& group, const void* data, std::span<const size_t> bytes, void* out,
+                 Deadline deadline);
+Status Broadcast(Transport& transport, const GroupView& group, void* data, size_t bytes, int root, Deadline deadline);
+// send[i], receive[i]: offset and bytes for and from rank i, zero allowed anywhere.
+struct Span {
+  size_t offset = 0;
+  size_t bytes = 0;
+};
+Status AllToAll(Transport& transport, const GroupView& group, const void* data, std::span<const Span> send, void* out,
+                std::span<const Span> receive, Deadline deadline);
+Status Barrier(Transport& transport, const GroupView& group, Deadline deadline);
+
+// Elementwise pieces used above and by the Communicator's fusion buffers.
+// into = into (op) from, `count` elements.
+void ReduceInto(void* into, const void* from, size_t count, DType dtype, ReduceOp op);
+// data *= factor; integers: floor division's counterpart is refused by the caller, factor is exact in float64 then rounded.
+void Scale(void* data, size_t count, DType dtype, double factor);
+
+}  // namespace mxrec
+
+#endif  // MXREC_COMM_COLLECTIVES_H_

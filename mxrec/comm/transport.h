@@ -1,0 +1,76 @@
+// Transport: bytes between the ranks of one world. The abstract class behind which shared memory, Gloo and Open MPI stand.
+//
+// It moves bytes and knows no tensor: element types, reductions and algorithms are in collectives.h, names and agreement in
+// communicator.h. Algorithms are ours, above one primitive, so that the order of a reduction, its precision and the bytes on the wire
+// are the same whichever engine carries them.
+//
+// Threads: one thread at a time calls Exchange; Abort may be called from any thread.
+#ifndef MXREC_COMM_TRANSPORT_H_
+#define MXREC_COMM_TRANSPORT_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "mxrec/base/status.h"
+
+namespace mxrec {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+struct SendPart {
+  int peer = 0;
+  const void* data = nullptr;
+  size_t bytes = 0;
+};
+
+struct ReceivePart {
+  int peer = 0;
+  void* data = nullptr;
+  size_t bytes = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // "shm", "gloo-tcp", "mpi", ...: for messages and timelines.
+  virtual std::string_view name() const = 0;
+
+  // Sends and receives all parts and returns when all are done: data of `sends` may be changed, data of `receives` is complete.
+  // Between two ranks parts match in the order given, also over several calls; sizes of matching parts are equal (the caller agreed
+  // on them; a transport that sees another size reports DataLoss). A part of 0 bytes is skipped at both ends. Peers may be this rank
+  // itself (a copy). Any number of bytes that size_t holds.
+  // Unavailable names the peer that is gone; Aborted carries the reason given to Abort; Cancelled: the deadline passed, naming the
+  // peers not heard of. After an error the transport is dead: every later call fails with the same error.
+  virtual Status Exchange(std::span<const SendPart> sends, std::span<const ReceivePart> receives, Deadline deadline) = 0;
+
+  // Whether ranks see each other's memory through this transport, so that a reduction reads peers in place (see SharedReduce).
+  virtual bool shares_memory() const { return false; }
+  // Only with shares_memory(): hands `data` to all ranks, calls reduce(first, last, peers) with the pointers to every rank's bytes,
+  // rank 0 first, for the slices that fall to this rank, and returns when `data` of every rank holds the reduced whole. `granule` is
+  // the size of an element: slices are multiples of it.
+  // reduce writes its result of bytes [first, last) to `out`.
+  class SliceReducer {
+   public:
+    virtual ~SliceReducer() = default;
+    virtual void Reduce(std::span<const void* const> ranks, void* out, size_t bytes) = 0;
+  };
+  virtual Status SharedAllReduce(void* data, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline);
+
+  // Ends a blocked Exchange, here and in all later calls, with Aborted(why). From any thread.
+  virtual void Abort(std::string why) = 0;
+
+  // Bytes and parts handed to other ranks since the start: what docs/collectives.md states and tests count.
+  virtual uint64_t bytes_sent() const = 0;
+  virtual uint64_t parts_sent() const = 0;
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_COMM_TRANSPORT_H_
