@@ -547,6 +547,18 @@ def test_layer_norm_keeps_nan_in_its_row_and_refuses_wrong_shapes():
     npu_aicore_ops.layer_norm(tf.ones([2, 3]), tf.ones([2]), tf.ones([3]), 1, 1)
 
 
+def test_layer_norm_of_fed_rows_trains_known_parameters():
+  """Graph optimizers take one unknown shape for two tensors as a promise that their shapes are equal."""
+  x, gamma = tf.placeholder(tf.float32, [None, 6]), numbers([6], 2)
+  y = npu_aicore_ops.layer_norm(x, gamma, gamma, 1, 1)[0]
+  slopes = tf.gradients(tf.sin(y), [x, gamma])
+  expected = composed_norm(x, gamma, gamma, 1, 1e-7)[0]
+  wanted = tf.gradients(tf.sin(expected), [x, gamma])
+  found, wanted = evaluate([slopes, wanted], {x: np.random.default_rng(1).normal(size=[5, 6])})
+  for ours, theirs in zip(found, wanted):
+    near(ours, theirs, scale=10)
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("axes", [[0], [-1], [1], [0, 2], [0, 1, 2], [], [2, -1]])
 def test_centralization_takes_the_mean_away(axes, dtype):

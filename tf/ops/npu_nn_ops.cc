@@ -153,9 +153,11 @@ TfStatus AxisAttr(InferenceContext* c, const char* name, int rank, int* axis) {
   return TfStatus();
 }
 
-// The shapes of mean and variance, and of gamma and beta; both unknown where the rank of x is.
+// The shapes of mean and variance, and of gamma and beta; both unknown where the rank of x is. Two handles then: to graph
+// optimizers one handle means one shape.
 TfStatus NormShapes(InferenceContext* c, ShapeHandle x, ShapeHandle* statistics, ShapeHandle* parameters) {
-  *statistics = *parameters = c->UnknownShape();
+  *statistics = c->UnknownShape();
+  *parameters = c->UnknownShape();
   if (!c->RankKnown(x)) return TfStatus();
   int norm = 0, params = 0;
   MXREC_TF_RETURN_IF_ERROR(AxisAttr(c, "begin_norm_axis", c->Rank(x), &norm));
