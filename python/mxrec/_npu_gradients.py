@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
 from mxrec import _loader
+from mxrec import _npu_second_gradients as _npu_second_gradients
 
 ops = _loader.ops
 
