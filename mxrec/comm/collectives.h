@@ -1,9 +1,9 @@
-// The algorithms of collective operations over a Transport, for a group of its ranks. Buffers in, buffers out; every rank of the group
-// calls the same function with agreeing arguments (the Communicator sees to that).
+// The algorithms of collective operations over a Transport, for a group of its ranks. Buffers in, buffers out; every rank of the
+// group calls the same function with agreeing arguments (the Communicator sees to that).
 //
-// Determinism: the order in which ranks are added depends on the group's size, the algorithm and the number of elements alone, never
-// on arrival, and all ranks get the same bits. float16 and bfloat16 are added in float32 and rounded once per rank's partial that
-// travels (compression) or once at the end. Threads: as Transport (one at a time).
+// Determinism: the order in which ranks are added depends on the group's size, the algorithm and the number of elements alone,
+// never on arrival, and all ranks get the same bits. float16 and bfloat16 are added in float32 and rounded once per rank's partial
+// that travels (compression) or once at the end. Threads: as Transport (one at a time).
 #ifndef MXREC_COMM_COLLECTIVES_H_
 #define MXREC_COMM_COLLECTIVES_H_
 
@@ -31,15 +31,22 @@ struct GroupView {
   int me = 0;                  // index of this rank in it
 };
 
+// What becomes of each reduced element before it is rounded to its type: x * multiply / divide (each left out when it is 1). So the
+// mean of float16 numbers whose sum float16 cannot hold is right.
+struct Finish {
+  double multiply = 1;
+  double divide = 1;
+};
+
 // Reduces `count` elements in place on all ranks. Adasum: a group of a power of two, floating types only, else InvalidArgument.
 Status AllReduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op,
-                 Algorithm algorithm, Deadline deadline);
+                 Algorithm algorithm, Deadline deadline, const Finish& finish = {});
 // To `root` (group rank); the other ranks' data keep no promised value.
 Status Reduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op, int root,
-              Deadline deadline);
+              Deadline deadline, const Finish& finish = {});
 // counts[i] elements end at rank i, reduced, in `out`; `data` (sum of counts) is scratch afterwards.
-Status ReduceScatter(Transport& transport, const GroupView& group, void* data, std::span<const size_t> counts, DType dtype, ReduceOp op,
-                     void* out, Deadline deadline);
+Status ReduceScatter(Transport& transport, const GroupView& group, void* data, std::span<const size_t> counts, DType dtype,
+                     ReduceOp op, void* out, Deadline deadline, const Finish& finish = {});
 // Rank i gives bytes[i]; `out` holds all in rank order.
 Status AllGather(Transport& transport, const GroupView& group, const void* data, std::span<const size_t> bytes, void* out,
                  Deadline deadline);
