@@ -22,8 +22,13 @@ namespace mxrec {
 enum class ReduceOp : uint8_t { kSum = 1, kMin = 2, kMax = 3, kProduct = 4, kAdasum = 5 };
 std::string_view ReduceOpName(ReduceOp op);
 
-// kAuto chooses by bytes and ranks (docs/collectives.md has the borders).
+// kAuto: ChooseAlgorithm. kShared needs a transport that shares memory and the whole world as group, else it is as kAuto without
+// it.
 enum class Algorithm : uint8_t { kAuto = 0, kRing = 1, kHalvingDoubling = 2, kRecursiveDoubling = 3, kShared = 4, kTree = 5 };
+std::string_view AlgorithmName(Algorithm algorithm);
+// What kAuto takes for `bytes` bytes of `dtype` (docs/collectives.md has the borders and the reasons). shared: kShared is possible.
+// For bits that do not depend on the transport, give AllReduce the answer for shared = false.
+Algorithm ChooseAlgorithm(size_t bytes, DType dtype, int ranks, bool shared);
 
 // A group of world ranks as one rank of it sees it.
 struct GroupView {
@@ -63,7 +68,7 @@ Status Barrier(Transport& transport, const GroupView& group, Deadline deadline);
 // Elementwise pieces used above and by the Communicator's fusion buffers.
 // into = into (op) from, `count` elements.
 void ReduceInto(void* into, const void* from, size_t count, DType dtype, ReduceOp op);
-// data *= factor; integers: floor division's counterpart is refused by the caller, factor is exact in float64 then rounded.
+// data *= factor, in float64, rounded once; integers to the nearest, kept inside their type.
 void Scale(void* data, size_t count, DType dtype, double factor);
 
 }  // namespace mxrec
