@@ -73,7 +73,8 @@ def validate(config: config_pb2.ConfigProto | None) -> dict[str, Any]:
   contradicts a session with NpuOptimizer.
 
   Args:
-    config: the configuration; without an entry NpuOptimizer, or None, everything has its default.
+    config: the configuration; without an entry NpuOptimizer, or None, everything has its default. The options of several entries
+      count together.
 
   Returns:
     What the options say: `deterministic` (bool), `iterations_per_loop` (int, or None when the map has none), `profiling` (bool),

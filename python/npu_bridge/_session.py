@@ -101,10 +101,12 @@ def wrap_constructor(constructor: Callable[..., None], edits: Callable[[], bool]
         raise TypeError("Session got a ConfigProto twice: as target and as config")
       arguments["config"] = arguments.pop("target")
     config = arguments.get("config")
+    if config is not None and not isinstance(config, config_pb2.ConfigProto):
+      raise TypeError(f"config of {type(self).__name__} must be a ConfigProto: got {type(config).__name__} {config!r}")
     if edits():
       config = edit_config(_default_config(self) if config is None else config)
     settings = None
-    if isinstance(config, config_pb2.ConfigProto) and npu_optimizer_of(config) is not None:
+    if config is not None and npu_optimizer_of(config) is not None:
       config, settings = checked_config(config)
     arguments["config"] = config
     constructor(self, **arguments)
@@ -125,16 +127,30 @@ def checked_config(config: config_pb2.ConfigProto) -> tuple[config_pb2.ConfigPro
   """Validates a configuration that names NpuOptimizer; returns the copy that TensorFlow gets, and what its options say.
 
   Raises:
-    ValueError: a key of its parameter_map has a value that is not allowed, or keys contradict each other.
+    ValueError: a key of its parameter_map has a value that is not allowed, keys contradict each other, or one key has two values in
+      several entries.
     RuntimeError: the environment tells of several ranks, which this version would train apart.
   """
   _world.require_one_rank(f"a session with {OPTIMIZER}")
   settings = _options.validate(config)
   given = config_pb2.ConfigProto()
   given.CopyFrom(config)
+  options = given.graph_options.rewrite_options
   # Grappler skips graphs of fewer than four nodes, and our pass with them.
-  given.graph_options.rewrite_options.min_graph_nodes = -1
+  options.min_graph_nodes = -1
+  _join_entries(options.custom_optimizers)
   return given, settings
+
+
+def _join_entries(optimizers: Any) -> None:
+  """Leaves the first of several entries NpuOptimizer, with the options of all, so that the pass runs once and sees them all."""
+  places = [i for i, optimizer in enumerate(optimizers) if optimizer.name == OPTIMIZER]
+  for place in places[1:]:
+    for key, value in optimizers[place].parameter_map.items():
+      if value.WhichOneof("value") is not None:
+        optimizers[places[0]].parameter_map[key].CopyFrom(value)
+  for place in reversed(places[1:]):
+    del optimizers[place]
 
 
 __all__ = ["edit_config", "patch_sessions", "unpatch_sessions", "wrap_constructor"]

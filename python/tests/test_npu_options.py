@@ -154,10 +154,53 @@ def test_no_configuration_and_an_entry_without_options_have_the_defaults():
     assert settings["iterations_per_loop"] is None and not settings["deterministic"] and not settings["profiling"]
 
 
-def test_an_entry_that_was_only_touched_counts_as_absent():
+def test_an_entry_that_was_only_touched_is_checked_as_an_empty_value():
+  for key in ("precision_mode", "precision_mode_v2", "iterations_per_loop", "dump_mode"):
+    config = configured()
+    config.graph_options.rewrite_options.custom_optimizers[0].parameter_map[key]
+    with pytest.raises(ValueError, match=f"'{key}' = an entry without a value"):
+      tf.Session(config=config)
   config = configured()
-  config.graph_options.rewrite_options.custom_optimizers[0].parameter_map["precision_mode"]
-  assert _options.validate(config)["precision"] == ""
+  for key in ("enable_dump", "modify_mixlist", "use_off_line", "deterministic"):
+    config.graph_options.rewrite_options.custom_optimizers[0].parameter_map[key]
+  tf.Session(config=config).close()
+
+
+def second_entry(config, **options):
+  config.graph_options.rewrite_options.custom_optimizers.add().CopyFrom(
+    configured(**options).graph_options.rewrite_options.custom_optimizers[0]
+  )
+  return config
+
+
+def test_the_options_of_a_second_entry_are_checked_when_the_session_is_made():
+  with pytest.raises(ValueError, match="'precision_mode' = 'fast'"):
+    tf.Session(config=second_entry(configured(use_off_line=True), precision_mode="fast"))
+  with pytest.raises(ValueError, match="only one of them"):
+    tf.Session(config=second_entry(configured(precision_mode="force_fp32"), precision_mode_v2="origin"))
+  with pytest.raises(ValueError, match="'deterministic' = 0 in one entry NpuOptimizer and 1 in another"):
+    tf.Session(config=second_entry(configured(deterministic=0), deterministic=1))
+
+
+def test_the_options_of_all_entries_act_and_the_pass_runs_as_for_one(tmp_path):
+  mix = tmp_path / "mix.json"
+  mix.write_text("{}")
+  config = second_entry(configured(precision_mode="allow_mix_precision"), modify_mixlist=mix, deterministic=1)
+  config.graph_options.rewrite_options.custom_optimizers.add().name = "memory"
+  before = config.SerializeToString(deterministic=True)
+  assert _options.validate(config)["deterministic"]
+  with tf.Session(config=config) as session:
+    assert session.run(tf.constant(3) + 4) == 7
+    kept = session._config.graph_options.rewrite_options.custom_optimizers
+    assert [entry.name for entry in kept] == ["NpuOptimizer", "memory"]
+    assert sorted(kept[0].parameter_map) == ["deterministic", "modify_mixlist", "precision_mode"]
+  assert config.SerializeToString(deterministic=True) == before
+
+
+def test_hccl_algorithm_is_a_list_of_levels():
+  assert accepted(HCCL_algorithm="level0:NA;level1:ring") == 7
+  for wrong in ("xx::", "ring", "level0:"):
+    assert f"'HCCL_algorithm' = '{wrong}'" in refused(HCCL_algorithm=wrong)
 
 
 def test_every_key_is_accepted_in_its_own_field_and_refused_or_noted_in_another(log):

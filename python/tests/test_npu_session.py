@@ -121,6 +121,12 @@ def test_a_configuration_given_twice_is_refused(edits):
     tf.Session(tf.ConfigProto(), config=tf.ConfigProto())
 
 
+def test_what_is_no_configuration_is_refused_also_where_sessions_are_edited(edits):
+  for call in (lambda: tf.Session(config="x"), lambda: tf.Session("", None, 3), lambda: tf.InteractiveSession(config={})):
+    with pytest.raises(TypeError, match=r"config of \w*Session must be a ConfigProto: got (str 'x'|int 3|dict \{\})"):
+      call()
+
+
 def test_unpatching_undoes_the_edits_and_patching_brings_them_back(edits):
   npu_bridge.unpatch_sessions()
   config = tf.ConfigProto(log_device_placement=False)

@@ -73,6 +73,8 @@ std::string ValueText(const OptionValue& value) {
       return std::to_string(value.i);
     case 's':
       return Quoted(value.s);
+    case 0:
+      return "an entry without a value";
     default:
       return "a value in " + std::string(FieldName(value.field));
   }
@@ -122,6 +124,33 @@ bool GoodStreamMode(std::string_view mode) {
   return false;
 }
 
+bool IsAlgorithmName(std::string_view name) {
+  const auto good = [](unsigned char c) { return std::isalnum(c) != 0 || c == '-' || c == '_'; };
+  return !name.empty() && std::ranges::all_of(name, good);
+}
+
+// level<n>:<algorithm>, joined by ';', each level at most once; or such lists for single operations, <operation>=<list>, joined by
+// '/'. Which algorithms there are differs between releases of the original: any name passes.
+bool GoodAlgorithm(std::string_view text) {
+  const std::vector<std::string_view> groups = Split(text, '/');
+  for (std::string_view group : groups) {
+    if (const size_t equals = group.find('='); equals != std::string_view::npos) {
+      if (!IsAlgorithmName(group.substr(0, equals))) return false;
+      group.remove_prefix(equals + 1);
+    } else if (groups.size() > 1) {
+      return false;
+    }
+    std::set<std::string_view> levels;
+    for (std::string_view part : Split(group, ';')) {
+      const size_t colon = part.find(':');
+      if (colon == std::string_view::npos || !part.starts_with("level")) return false;
+      const std::string_view level = part.substr(5, colon - 5);
+      if (!AllDigits(level) || !IsAlgorithmName(part.substr(colon + 1)) || !levels.insert(level).second) return false;
+    }
+  }
+  return true;
+}
+
 // Whether a fusion switch file switches all graph fusions off; nullopt when it is no such file.
 std::optional<bool> SwitchesFusionsOff(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
@@ -165,8 +194,8 @@ class Check {
   void Warn(const std::string& text) { Note(LogLevel::kWarning, text, text); }
 
   Status One(const std::string& key, const OptionValue& value) {
-    if (value.field == 0) return OkStatus();
     const OptionSpec* spec = FindNpuOption(key);
+    if (value.field == 0 && spec != nullptr) return Untouched(*spec);
     if (spec == nullptr) {
       Note(LogLevel::kWarning, key,
            Head(key) + " is unknown and ignored; the nearest known key is " + Quoted(NearestNpuOption(key)));
@@ -202,6 +231,18 @@ class Check {
       if (!acts) Note(LogLevel::kInfo, key, Head(key) + " = " + found + " is valid and has no effect here");
     }
     return OkStatus();
+  }
+
+  // An entry that was made and not given a value: right where the empty value of its field is.
+  Status Untouched(const OptionSpec& spec) {
+    if (spec.policy == OptionPolicy::kAccept || spec.field == 'b') return OkStatus();
+    const std::string plain = spec.field == 's' ? "" : "0";
+    const std::vector<std::string_view> words = Split(spec.words, '|');
+    const bool is_word = spec.words.empty() || std::ranges::find(words, plain) != words.end();
+    const bool in_range = spec.field == 's' || (spec.min <= 0 && spec.max >= 0);
+    const bool may_be_empty = spec.field == 's' && spec.default_value == "unset" && spec.key != "aoe_mode";
+    if (may_be_empty || (is_word && in_range)) return OkStatus();
+    return Wrong(spec.key, ValueText({}), "a value in field " + std::string(FieldName(spec.field)) + ": " + AllowedText(spec));
   }
 
   Status Exclusions() {
@@ -242,6 +283,9 @@ class Check {
         if (!AllDigits(device))
           return Wrong("local_device_list", Quoted(devices), std::string(FindNpuOption("local_device_list")->allowed));
       }
+    }
+    if (const std::string algorithm = Text("HCCL_algorithm"); !algorithm.empty() && !GoodAlgorithm(algorithm)) {
+      return Wrong("HCCL_algorithm", Quoted(algorithm), std::string(FindNpuOption("HCCL_algorithm")->allowed));
     }
     if (const std::string mode = Text("auto_multistream_parallel_mode"); !mode.empty() && !GoodStreamMode(mode)) {
       return Wrong("auto_multistream_parallel_mode", Quoted(mode),
@@ -412,6 +456,18 @@ const OptionSpec* FindNpuOption(std::string_view key) {
 
 std::string_view NearestNpuOption(std::string_view key) {
   return std::ranges::max_element(NpuOptionTable(), {}, [&](const OptionSpec& spec) { return Likeness(key, spec.key); })->key;
+}
+
+Status MergeOptions(const OptionMap& from, OptionMap* into) {
+  for (const auto& [key, value] : from) {
+    const auto [at, is_new] = into->try_emplace(key, value);
+    if (is_new || at->second == value || value.field == 0) continue;
+    if (at->second.field != 0) {
+      return Wrong(key, ValueText(at->second) + " in one entry NpuOptimizer and " + ValueText(value) + " in another", "one value");
+    }
+    at->second = value;
+  }
+  return OkStatus();
 }
 
 Result<NpuOptions> ParseNpuOptions(const OptionMap& map, std::vector<OptionNote>* notes) { return Check(map, notes).Run(); }

@@ -50,13 +50,15 @@ const OptionSpec* FindNpuOption(std::string_view key);
 // The known key that is written most alike.
 std::string_view NearestNpuOption(std::string_view key);
 
-// One value of a parameter_map. field is 'b', 'i', 's', 'f', '?' for another kind of value, or 0 for an entry without a value,
-// which counts as absent.
+// One value of a parameter_map. field is 'b', 'i', 's', 'f', '?' for another kind of value, or 0 for an entry without a value: it
+// is checked as what a reader of its field would find (false, 0 or an empty text), and otherwise counts as absent.
 struct OptionValue {
   char field = 0;
   bool b = false;
   int64_t i = 0;
   std::string s;
+
+  bool operator==(const OptionValue&) const = default;
 
   static OptionValue Bool(bool value) { return {.field = 'b', .b = value, .s = {}}; }
   static OptionValue Int(int64_t value) { return {.field = 'i', .i = value, .s = {}}; }
@@ -118,6 +120,9 @@ struct NpuOptions {
   DumpOptions dump;
   ProfilingOptions profiling;
 };
+
+// Adds the options of a further entry of the same session. InvalidArgument if a key is there with another value.
+Status MergeOptions(const OptionMap& from, OptionMap* into);
 
 // Checks a map and reads it. `notes` gets what is worth a line in the log, whatever the outcome: unknown keys, keys without effect.
 Result<NpuOptions> ParseNpuOptions(const OptionMap& map, std::vector<OptionNote>* notes);

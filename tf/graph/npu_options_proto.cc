@@ -123,12 +123,13 @@ Result<std::shared_ptr<const NpuOptions>> CheckedNpuOptions(const Entry& optimiz
 
 Result<std::shared_ptr<const NpuOptions>> CheckRewriterConfig(const RewriterConfig& config) {
   OptionMap map;
+  bool found = false;
   for (const Entry& optimizer : config.custom_optimizers()) {
     if (optimizer.name() != kNpuOptimizer) continue;
-    map = OptionMapOf(optimizer);
-    LogOptionNotes(RewriteNotes(config));
-    break;
+    found = true;
+    MXREC_RETURN_IF_ERROR(MergeOptions(OptionMapOf(optimizer), &map));
   }
+  if (found) LogOptionNotes(RewriteNotes(config));
   MXREC_ASSIGN_OR_RETURN(std::shared_ptr<const NpuOptions> options, CheckAnew(map));
   ApplyToProcess(*options);
   return options;

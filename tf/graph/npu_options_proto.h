@@ -15,7 +15,8 @@ inline constexpr char kNpuOptimizer[] = "NpuOptimizer";
 
 OptionMap OptionMapOf(const tensorflow::RewriterConfig::CustomGraphOptimizer& optimizer);
 
-// Checks the options of the entry NpuOptimizer of a configuration (none: the defaults) and writes what is to be said to the log:
+// Checks the options of the entry NpuOptimizer of a configuration (none: the defaults; several: all their options together, where
+// one key may not have two values) and writes what is to be said to the log:
 // notes of npu_options.h, and switches of the configuration itself that contradict a run with NpuOptimizer. Options that hold for
 // the process (hccl_timeout, HCCL_algorithm, op_select_implmode) take effect.
 Result<std::shared_ptr<const NpuOptions>> CheckRewriterConfig(const tensorflow::RewriterConfig& config);

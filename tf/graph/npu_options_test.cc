@@ -94,6 +94,38 @@ TEST_F(NpuOptionsTest, AnEmptyMapGivesTheDefaultsAndNoNotes) {
   EXPECT_TRUE(notes_.empty());
 }
 
+TEST_F(NpuOptionsTest, AnEntryWithoutAValueIsCheckedAsTheEmptyValueOfItsField) {
+  const std::string message = Bad({{"precision_mode", {}}});
+  EXPECT_HAS(message, "'precision_mode' = an entry without a value");
+  EXPECT_HAS(message, "field s (bytes): force_fp32");
+  EXPECT_HAS(Bad({{"iterations_per_loop", {}}}), "'iterations_per_loop' = an entry without a value");
+  EXPECT_HAS(Bad({{"aoe_mode", {}}}), "'aoe_mode'");
+  EXPECT_HAS(Bad({{"jit_compile", {}}}), "'jit_compile'");
+  Good({{"enable_dump", {}}, {"deterministic", {}}, {"modify_mixlist", {}}, {"use_off_line", {}}, {"hccl_timeout", {}}});
+  EXPECT_TRUE(notes_.empty());
+}
+
+TEST_F(NpuOptionsTest, OptionsOfSeveralEntriesMergeUnlessTheyDisagree) {
+  OptionMap map{{"deterministic", I(1)}, {"use_off_line", {}}};
+  ASSERT_TRUE(MergeOptions({{"deterministic", I(1)}, {"use_off_line", B(true)}, {"dump_mode", S("all")}}, &map).ok());
+  ASSERT_TRUE(MergeOptions({{"dump_mode", {}}}, &map).ok());
+  EXPECT_EQ(map, (OptionMap{{"deterministic", I(1)}, {"use_off_line", B(true)}, {"dump_mode", S("all")}}));
+  const Status status = MergeOptions({{"dump_mode", S("input")}}, &map);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_HAS(std::string(status.message()), "'dump_mode' = 'all' in one entry NpuOptimizer and 'input' in another");
+}
+
+TEST_F(NpuOptionsTest, AnAlgorithmIsAListOfLevels) {
+  for (const char* good : {"level0:NA;level1:ring", "level1:H-D_R", "level0:fullmesh;level1:pipeline", "",
+                           "allreduce=level0:NA;level1:ring/allgather=level0:NA", "allreduce=level1:NHR_V1"}) {
+    Good({{"HCCL_algorithm", S(good)}});
+  }
+  for (const char* bad : {"xx::", "ring", "level0", "level0:", "level:ring", "levelx:ring", "level0:NA;", ";", "level0:a;level0:b",
+                          "level0:NA/level1:ring", "=level0:NA", "level0:N A", "level0:NA,level1:ring"}) {
+    EXPECT_HAS(Bad({{"HCCL_algorithm", S(bad)}}), "'HCCL_algorithm' = '" + std::string(bad) + "'");
+  }
+}
+
 TEST_F(NpuOptionsTest, UnknownKeysAreOneNoteEachWithTheNearestName) {
   Good({{"min_group_size", I(1)}, {"master_slave_mode", B(true)}, {"precision_mod", S("fast")}});
   ASSERT_EQ(notes_.size(), 3u);
@@ -118,8 +150,6 @@ TEST_F(NpuOptionsTest, AWrongFieldIsNamedAndOnlyAWarningForAcceptedKeys) {
   EXPECT_HAS(Bad({{"enable_dump", {.field = '?', .s = {}}}}), "another field");
   Good({{"use_off_line", S("True")}});
   EXPECT_EQ(notes_.at(0).level, LogLevel::kWarning);
-  Good({{"precision_mode", OptionValue()}});  // touched, never set
-  EXPECT_TRUE(notes_.empty());
 }
 
 TEST_F(NpuOptionsTest, JitCompileTakesABoolWithANote) {
