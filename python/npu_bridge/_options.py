@@ -5,10 +5,12 @@ The table of all keys and every rule are in C++ (tf/graph/npu_options.h); docs/r
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import json
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.core.protobuf import config_pb2
@@ -94,11 +96,12 @@ def validate(config: config_pb2.ConfigProto | None) -> dict[str, Any]:
 
 
 def attach(session: Any, settings: dict[str, Any]) -> None:
-  """Lets a new session do what its options ask for around its runs: op determinism and the profile.
+  """Lets a new session do what its options ask for around its runs: op determinism, the profile and the trace.
 
   Args:
-    session: a tf.compat.v1.Session or InteractiveSession. Its `run` and `close` are replaced, on this object alone, and only when
-      the options need it. Runs by `make_callable` and `partial_run` pass by.
+    session: a tf.compat.v1.Session or InteractiveSession. What all its runs go through is replaced, on this object alone, and only
+      when the options need it: `run`, callables of `make_callable` and of CallableOptions, partial runs, and so the runs of a
+      MonitoredSession around it. The trace has no partial runs and no callables of CallableOptions, which give no statistics.
     settings: what `validate` has returned for its configuration.
   """
   if not settings["deterministic"] and not settings["profiling"]:
@@ -108,26 +111,53 @@ def attach(session: Any, settings: dict[str, Any]) -> None:
   profile = _session_profile.SessionProfile(settings["profiling_output"]) if settings["profiling"] else None
   itself, kind, deterministic = weakref.ref(session), type(session), settings["deterministic"]
 
-  @functools.wraps(kind.run)
-  def run(*args: Any, **kwargs: Any) -> Any:
+  @contextlib.contextmanager
+  def around() -> Iterator[None]:
     if profile is not None:
       profile.start()
     if not deterministic:
-      return kind.run(itself(), *args, **kwargs)
+      yield
+      return
     _library().mxrec_enter_deterministic_run()
     try:
-      return kind.run(itself(), *args, **kwargs)
+      yield
     finally:
       _library().mxrec_leave_deterministic_run()
 
-  @functools.wraps(kind.close)
+  def surround(name: str) -> None:
+    def call(*args: Any, **kwargs: Any) -> Any:
+      with around():
+        return getattr(kind, name)(itself(), *args, **kwargs)
+
+    setattr(session, name, functools.wraps(getattr(kind, name))(call))
+
+  def run(options: Any, feed_dict: Any, fetch_list: Any, target_list: Any, run_metadata: Any) -> Any:
+    with around(), profile.traced(options, run_metadata) as (options, run_metadata):
+      return kind._call_tf_sessionrun(itself(), options, feed_dict, fetch_list, target_list, run_metadata)
+
+  def make_callable(callable_options: Any) -> Any:
+    with around():
+      made = kind._make_callable_from_options(itself(), callable_options)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+      with around():
+        return made(*args, **kwargs)
+
+    return call
+
   def close() -> None:
     if profile is not None:
       profile.stop()
     kind.close(itself())
 
-  session.run = run
-  session.close = close
+  if profile is None:
+    surround("_call_tf_sessionrun")
+  else:
+    session._call_tf_sessionrun = run
+  surround("partial_run_setup")  # makes the executors
+  surround("_call_tf_sessionprun")
+  session._make_callable_from_options = make_callable
+  session.close = functools.wraps(kind.close)(close)
 
 
 def check_iterations_per_loop(config: config_pb2.ConfigProto | None, count: int) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from npu_bridge import _options
+from tensorflow.core.protobuf import config_pb2
 from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.framework import config as tf_config
 
@@ -416,6 +417,44 @@ def test_deterministic_holds_op_determinism_during_runs_when_everything_is_seede
     session.run(tf.random.uniform([2]))
 
 
+def by_callable_options(session, fetch):
+  options = config_pb2.CallableOptions(fetch=[fetch.name])
+  return session._make_callable_from_options(options)()[0]
+
+
+def by_partial_run(session, fetch):
+  return session.partial_run(session.partial_run_setup([fetch]), fetch)
+
+
+def by_monitored_session(session, fetch):
+  creator = tf.train.ChiefSessionCreator(config=session._config)
+  with tf.train.MonitoredSession(creator) as monitored:
+    return monitored.run(fetch)
+
+
+# How a session runs things, other than session.run.
+WAYS = {
+  "run": lambda session, fetch: session.run(fetch),
+  "make_callable": lambda session, fetch: session.make_callable(fetch)(),
+  "make_callable of a list": lambda session, fetch: session.make_callable([fetch])()[0],
+  "make_callable with options": lambda session, fetch: session.make_callable(fetch, accept_options=True)(options=tf.RunOptions()),
+  "make_callable with feeds": lambda session, fetch: session.make_callable(fetch, [])(),
+  "CallableOptions": by_callable_options,
+  "partial_run": by_partial_run,
+  "MonitoredSession": by_monitored_session,
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_deterministic_holds_in_every_kind_of_run(way):
+  look = tf.py_func(lambda: np.bool_(tf_config.is_op_determinism_enabled()), [], tf.bool)
+  if way == "MonitoredSession":
+    tf.train.get_or_create_global_step()
+  with tf.Session(config=configured(deterministic=1)) as session:
+    assert WAYS[way](session, look)
+  assert not tf_config.is_op_determinism_enabled()
+
+
 def test_deterministic_without_seeds_warns_once_and_runs(tmp_path):
   # Of its own process: what it finds holds to the end.
   script = tmp_path / "unseeded.py"
@@ -519,6 +558,71 @@ def test_profiling_mode_writes_a_profile_when_the_session_closes(tmp_path, text)
     assert session.run(tf.constant(1) + 2) == 3
     assert profiles(output) == []
   assert len(profiles(output)) == 1
+
+
+def trace_of(folder):
+  """The ops of the one Chrome trace in a folder, in their order."""
+  (path,) = folder.glob("timeline_*.json")
+  events = json.loads(path.read_text())["traceEvents"]
+  ops = sorted((event["ts"], event["args"]["name"]) for event in events if event.get("ph") == "X" and event.get("cat") == "Op")
+  return [name for _, name in ops]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_profiling_mode_sees_every_kind_of_run(way, tmp_path):
+  if way == "MonitoredSession":
+    tf.train.get_or_create_global_step()
+  options = dict(profiling_mode=True, profiling_options=json.dumps({"output": str(tmp_path)}))
+  product = tf.matmul(tf.random.uniform([2, 2], seed=1), tf.ones([2, 2]), name="product")
+  with tf.Session(config=configured(**options)) as session:
+    assert WAYS[way](session, product).shape == (2, 2)
+  assert len(profiles(tmp_path)) == 1
+  if way in ("CallableOptions", "partial_run"):  # TensorFlow gives no statistics of these
+    assert not list(tmp_path.glob("timeline_*"))
+  else:
+    assert "product" in trace_of(tmp_path)
+
+
+def test_the_chrome_trace_has_the_first_twenty_runs_and_leaves_the_runs_alone(tmp_path):
+  options = dict(profiling_mode=True, profiling_options=json.dumps({"output": str(tmp_path)}))
+  product = tf.matmul(tf.random.uniform([2, 2], seed=1), tf.ones([2, 2]), name="product")
+  metadata, full = tf.RunMetadata(), tf.RunMetadata()
+  with tf.Session(config=configured(**options)) as session:
+    with pytest.raises(tf.errors.InvalidArgumentError):
+      session.run(tf.debugging.check_numerics(tf.constant(np.nan) * product, "bad"))
+    for _ in range(18):
+      session.run(product)
+    session.run(product, options=tf.RunOptions(output_partition_graphs=True), run_metadata=metadata)
+    assert metadata.partition_graphs and metadata.step_stats.dev_stats
+    for _ in range(3):
+      session.run(product, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=full)
+      assert full.step_stats.dev_stats
+  assert trace_of(tmp_path).count("product") == 19
+  assert not list(tmp_path.glob("*.part"))
+
+
+def test_each_session_has_a_trace_of_its_own_also_without_close(tmp_path):
+  script = tmp_path / "open.py"
+  script.write_text(
+    textwrap.dedent("""
+      import json, sys
+      import tensorflow.compat.v1 as tf
+      tf.disable_v2_behavior()
+      sys.path.insert(0, sys.argv[1])
+      from test_npu_options import configured
+      sessions = []
+      for name in ("one", "two"):
+        options = dict(profiling_mode=True, profiling_options=json.dumps({"output": f"{sys.argv[2]}/{name}"}))
+        sessions.append(tf.Session(config=configured(**options)))
+        sessions[-1].run(tf.matmul(tf.random.uniform([2, 2]), tf.ones([2, 2]), name=name))
+      """)
+  )
+  done = subprocess.run([sys.executable, script, os.path.dirname(__file__), tmp_path], capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0, done.stderr[-4000:]
+  for name, other in (("one", "two"), ("two", "one")):
+    ops = trace_of(tmp_path / name)
+    assert name in ops and other not in ops
+  assert len(profiles(tmp_path / "one")) == 1
 
 
 def test_two_sessions_share_a_profile(tmp_path):

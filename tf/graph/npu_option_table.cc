@@ -64,11 +64,12 @@ constexpr OptionSpec kTable[] = {
     {"op_debug_config", 's', kCheck, "", "path of a file", "unset", "nothing", kDump},
     {"debug_dir", 's', kAccept, "", "path of a folder", ".", "nothing", kDump},
     {"profiling_mode", 'b', kAct, "", kBool, "false",
-     "true: TensorFlow's profiler runs from the session's first run to its close, or to the end of the process", kDump},
+     "true: TensorFlow's profiler runs from the session's first run to its close, or to the end of the process; the first 20 runs "
+     "also become a Chrome trace",
+     kDump},
     {"profiling_options", 's', kAct, "", "JSON text", "{\"output\": \"./\"}",
-     "output: the folder of the profile (plugins/profile/<time> below it). Switches of the NPU have no effect; text that is not "
-     "JSON "
-     "is read as far as it can be understood, with a warning",
+     "output: the folder of the profile (plugins/profile/<time> below it) and of the trace (timeline_<time>_<process>.json). "
+     "Switches of the NPU have no effect; text that is not JSON is read as far as it can be understood, with a warning",
      kDump},
     // ---- Several processes
     {"hcom_parallel", 'b', kAccept, "", kBool, "true", "nothing", kDistributed},
@@ -76,8 +77,9 @@ constexpr OptionSpec kTable[] = {
     {"is_tailing_optimization", 'b', kAccept, "", kBool, "false", "nothing", kDistributed},
     {"hccl_timeout", 'i', kAct, "", "seconds, 0 or more (0: no limit)", "1836", "how long a collective waits for other processes",
      kDistributed, 0},
-    {"HCCL_algorithm", 's', kCheck, "", "levels and algorithms, such as level0:NA;level1:ring", "unset", "kept for the collectives",
-     kDistributed},
+    {"HCCL_algorithm", 's', kCheck, "",
+     "levels and algorithms, such as level0:NA;level1:ring, or such lists by operation, allreduce=level0:NA;level1:ring/...",
+     "unset", "kept for the collectives", kDistributed},
     {"op_wait_timeout", 'i', kAccept, "", kAnyNumber, "120", "nothing", kDistributed},
     {"op_execute_timeout", 'i', kAccept, "", kAnyNumber, "unset", "nothing", kDistributed},
     {"graph_exec_timeout", 'i', kAccept, "", kAnyNumber, "600000", "nothing: TensorFlow's operation_timeout_in_ms limits a run",

@@ -1,18 +1,29 @@
-"""TensorFlow's profiler between the first and the last run of sessions with the option profiling_mode.
+"""TensorFlow's profiler between the first and the last run of sessions with the option profiling_mode, and a Chrome trace.
 
 TensorFlow can profile a process once at a time. Sessions that profile at the same time share one profile: it starts with the first
 run of any and is written when the last of them closes, or at the end of the process.
+
+The trace is each session's own: the statistics that TensorFlow collects of its first runs (RunMetadata.step_stats), one after the
+other on one axis of time, in a file that chrome://tracing and Perfetto open.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import tempfile
 import threading
+import time
+from collections.abc import Iterator
+from typing import Any
 
+TRACED_RUNS = 20
 _lock = threading.Lock()
 _open = 0
 _registered = False
+_live: set[SessionProfile] = set()  # started, and not stopped
+_traces = 0  # written by this process
 
 
 def start_profiler(output: str) -> None:
@@ -58,6 +69,8 @@ class SessionProfile:
   def __init__(self, output: str):
     self._output = output
     self._started = self._stopped = False
+    self._runs_left = TRACED_RUNS
+    self._statistics: list[bytes] = []  # a serialized RunMetadata a run
 
   def start(self) -> None:
     """Called before each run of the session; the first call counts."""
@@ -69,6 +82,7 @@ class SessionProfile:
         return
       self._started = True
       _open += 1
+      _live.add(self)
       if _open > 1:
         return
       if not _registered:
@@ -79,7 +93,67 @@ class SessionProfile:
       except RuntimeError as error:
         _open = 0
         self._stopped = True
+        _live.discard(self)
         _warn(error)
+
+  @contextlib.contextmanager
+  def traced(self, options: Any, metadata: Any) -> Iterator[tuple[Any, Any]]:
+    """Around a run by TensorFlow's C API, after start(): lets the first runs collect statistics.
+
+    Args:
+      options: the run's RunOptions as a TF_Buffer, or None.
+      metadata: the TF_Buffer for its RunMetadata, or None.
+
+    Yields:
+      What to run with instead of the two. Options of the caller stay, and what is collected is in the caller's metadata too. But
+      FULL_TRACE becomes SOFTWARE_TRACE, with the same statistics of CPUs: it would start a second profiler, an error.
+    """
+    with _lock:
+      trace = self._started and not self._stopped and self._runs_left > 0
+      self._runs_left -= trace
+    if not trace and options is None:
+      yield options, metadata
+      return
+    from tensorflow.core.protobuf import config_pb2
+    from tensorflow.python.client import pywrap_tf_session as c_api
+
+    asked = config_pb2.RunOptions()
+    if options is not None:
+      asked.ParseFromString(c_api.TF_GetBuffer(options))
+    if trace or asked.trace_level > config_pb2.RunOptions.SOFTWARE_TRACE:
+      asked.trace_level = config_pb2.RunOptions.SOFTWARE_TRACE
+    own_options = c_api.TF_NewBufferFromString(asked.SerializeToString())
+    if not trace:
+      try:
+        yield own_options, metadata
+      finally:
+        c_api.TF_DeleteBuffer(own_options)
+      return
+    own_metadata = c_api.TF_NewBuffer() if metadata is None else metadata
+    try:
+      yield own_options, own_metadata
+      self._statistics.append(bytes(c_api.TF_GetBuffer(own_metadata)))
+    finally:
+      c_api.TF_DeleteBuffer(own_options)
+      if metadata is None:
+        c_api.TF_DeleteBuffer(own_metadata)
+
+  def _write_trace(self) -> None:
+    """Writes what the traced runs have left; nothing if there was none."""
+    global _traces
+    statistics, self._statistics = self._statistics, []
+    if not statistics:
+      return
+    try:
+      os.makedirs(self._output, exist_ok=True)
+      _traces += 1
+      name = f"timeline_{time.strftime('%Y%m%d%H%M%S')}_{os.getpid()}{f'_{_traces}' if _traces > 1 else ''}.json"
+      with tempfile.NamedTemporaryFile("w", dir=self._output, suffix=".part", delete=False) as file:
+        file.write(chrome_trace(statistics))
+      os.chmod(file.name, 0o644)
+      os.rename(file.name, os.path.join(self._output, name))
+    except OSError as error:
+      _warn(error)
 
   def stop(self) -> None:
     """Called when the session closes; the first call counts."""
@@ -88,9 +162,30 @@ class SessionProfile:
       if not self._started or self._stopped:
         return
       self._stopped = True
+      _live.discard(self)
       _open = max(0, _open - 1)
       if _open == 0:
         _write()
+      self._write_trace()
+
+
+def chrome_trace(statistics: list[bytes]) -> str:
+  """The JSON text of a Chrome trace.
+
+  Args:
+    statistics: of each run, in their order, its RunMetadata with step_stats, serialized.
+  """
+  from tensorflow.core.framework import step_stats_pb2
+  from tensorflow.core.protobuf import config_pb2
+  from tensorflow.python.client import timeline
+
+  devices: dict[str, step_stats_pb2.DeviceStepStats] = {}
+  for run in statistics:
+    for stats in config_pb2.RunMetadata.FromString(run).step_stats.dev_stats:
+      devices.setdefault(stats.device, step_stats_pb2.DeviceStepStats()).MergeFrom(stats)
+  together = step_stats_pb2.StepStats(dev_stats=devices.values())
+  # Arrows between ops would join ops of different runs, which have the same names.
+  return timeline.Timeline(together).generate_chrome_trace_format(show_dataflow=False)
 
 
 def _write() -> None:
@@ -107,3 +202,6 @@ def _finish() -> None:
     if _open > 0:
       _open = 0
       _write()
+    for profile in list(_live):
+      profile._write_trace()
+    _live.clear()
