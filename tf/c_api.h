@@ -33,11 +33,17 @@ MXREC_EXPORT void mxrec_note_table(const char* shared_name);
 MXREC_EXPORT void mxrec_note_table_update(const char* shared_name);
 // The world and the groups of the collective ops (kernels/hcom_groups.h). Texts are null on success, else what is wrong, valid
 // until the thread's next call.
-MXREC_EXPORT void mxrec_hcom_set_world(int rank, int size);
 MXREC_EXPORT const char* mxrec_hcom_add_group(const char* name, const int* ranks, int count);
 MXREC_EXPORT const char* mxrec_hcom_remove_group(const char* name);
 // *count is the group's size; its first `capacity` world ranks are written to ranks.
 MXREC_EXPORT const char* mxrec_hcom_find_group(const char* name, int* ranks, int capacity, int* count);
+// The communicator of the process (comm_runtime.h). Texts as above. Configure takes the options as a JSON object, with times in
+// milliseconds (kernels/comm_c_api.cc has the keys), and tells the world too. Start waits for the other ranks, shutdown too; leave waits for nobody.
+MXREC_EXPORT const char* mxrec_comm_configure(const char* json);
+MXREC_EXPORT const char* mxrec_comm_start();
+MXREC_EXPORT void mxrec_comm_shutdown();
+MXREC_EXPORT void mxrec_comm_leave();
+MXREC_EXPORT const char* mxrec_comm_health();
 // The options of NpuOptimizer (graph/npu_options.h). Checks the rewrite options of a session's configuration, given as a serialized
 // RewriterConfig, and writes to the log what is to be said of them. Returns 0 and in *text a JSON object (NpuOptionsJson), or the
 // canonical code of the failure and its message. *text lasts until the next call in the same thread.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 
 from mxrec import _loader, _world
 
@@ -28,7 +29,7 @@ def world() -> _world.World:
     found = _world.require_one_rank("collectives")
   except RuntimeError as error:
     raise ValueError(str(error)) from error
-  _loader.c_library().mxrec_hcom_set_world(found.rank or 0, found.size)
+  _call("mxrec_comm_configure", json.dumps({"rank": found.rank or 0, "size": found.size}).encode())
   return found
 
 

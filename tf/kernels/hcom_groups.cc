@@ -4,8 +4,6 @@
 #include <map>
 #include <mutex>
 
-#include "tf/c_api.h"
-
 namespace mxrec {
 namespace {
 
@@ -77,31 +75,3 @@ Result<std::vector<int>> FindHcomGroup(const std::string& name) {
 }
 
 }  // namespace mxrec
-
-namespace {
-
-thread_local std::string last_error;
-
-const char* TextOf(const mxrec::Status& status) {
-  if (status.ok()) return nullptr;
-  last_error = status.message();
-  return last_error.c_str();
-}
-
-}  // namespace
-
-void mxrec_hcom_set_world(int rank, int size) { mxrec::SetHcomWorld({.rank = rank, .size = size}); }
-
-const char* mxrec_hcom_add_group(const char* name, const int* ranks, int count) {
-  return TextOf(mxrec::AddHcomGroup(name, std::vector<int>(ranks, ranks + count)));
-}
-
-const char* mxrec_hcom_remove_group(const char* name) { return TextOf(mxrec::RemoveHcomGroup(name)); }
-
-const char* mxrec_hcom_find_group(const char* name, int* ranks, int capacity, int* count) {
-  const mxrec::Result<std::vector<int>> found = mxrec::FindHcomGroup(name);
-  if (!found.ok()) return TextOf(found.status());
-  *count = static_cast<int>(found->size());
-  for (int i = 0; i < std::min(*count, capacity); ++i) ranks[i] = (*found)[static_cast<size_t>(i)];
-  return nullptr;
-}

@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "tf/c_api.h"
 
 namespace mxrec {
 namespace {
@@ -44,18 +43,6 @@ TEST_F(HcomGroupsTest, AnotherWorldForgetsTheGroups) {
   EXPECT_TRUE(FindHcomGroup("g").ok());
   SetHcomWorld({.rank = 0, .size = 2});
   EXPECT_FALSE(FindHcomGroup("g").ok());
-}
-
-TEST_F(HcomGroupsTest, PlainCFunctionsTellWhatIsWrong) {
-  const int ranks[] = {1, 2};
-  EXPECT_EQ(mxrec_hcom_add_group("c", ranks, 2), nullptr);
-  EXPECT_NE(std::string(mxrec_hcom_add_group("c", ranks, 2)).find("exists"), std::string::npos);
-  int found[1], count = 0;
-  EXPECT_EQ(mxrec_hcom_find_group("c", found, 1, &count), nullptr);
-  EXPECT_EQ(count, 2);
-  EXPECT_EQ(found[0], 1);
-  EXPECT_EQ(mxrec_hcom_remove_group("c"), nullptr);
-  EXPECT_NE(mxrec_hcom_find_group("c", found, 1, &count), nullptr);
 }
 
 }  // namespace

@@ -1,0 +1,332 @@
+#include "tf/comm_runtime.h"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "mxrec/base/log.h"
+#include "tf/session_settings.h"
+
+namespace mxrec {
+namespace {
+
+enum class Phase { kNone, kStarting, kReady, kFailed };
+
+// A name in use, by group and name.
+using Key = std::pair<std::string, std::string>;
+
+struct Owned {
+  CommRequest request;
+  const void* owner = nullptr;
+};
+
+struct Running {
+  const void* owner = nullptr;
+  // Those that wait for their turn.
+  std::deque<Owned> next;
+};
+
+struct State {
+  std::mutex mutex;
+  pid_t process = getpid();
+  CommOptions options;
+  Phase phase = Phase::kNone;
+  Status failure;
+  std::shared_ptr<Communicator> communicator;
+  std::vector<std::function<void(const Status&)>> starters;
+  // Not handed on yet: the communicator is being made.
+  std::vector<CommRequest> waiting;
+  std::map<Key, Running> running;
+};
+
+// Never destroyed: progress threads may outlive static objects. A child of a fork has a state of its own, without a communicator.
+State& GetState() {
+  static State* state = new State;
+  if (state->process != getpid()) {
+    State* fresh = new State;
+    fresh->options = state->options;
+    state = fresh;
+  }
+  return *state;
+}
+
+CommOptions WithSessionSettings(CommOptions options) {
+  if (const std::optional<int64_t> seconds = CollectiveTimeout(); seconds && *seconds > 0) {
+    options.stall_abort = std::chrono::seconds(*seconds);
+    options.stall_warning = std::min<std::chrono::milliseconds>(options.stall_warning, options.stall_abort / 2);
+  }
+  // "level0:NA;level1:ring": the last level named is between servers, where the choice matters.
+  const std::string text = CollectiveAlgorithm();
+  if (options.algorithm == Algorithm::kAuto) {
+    if (text.find("ring") != std::string::npos) options.algorithm = Algorithm::kRing;
+    if (text.find("H-D_R") != std::string::npos) options.algorithm = Algorithm::kHalvingDoubling;
+  }
+  return options;
+}
+
+void EndWith(CommRequest& request, const Status& status) { request.done(status, Agreed()); }
+
+void MakeCommunicator() {
+  State& state = GetState();
+  CommOptions options;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    options = WithSessionSettings(state.options);
+  }
+  Result<std::unique_ptr<Communicator>> made =
+      UnimplementedError("this process is rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
+                         ": this version has collectives within one process only");
+  std::shared_ptr<Communicator> communicator;
+  if (made.ok()) communicator = std::move(*made);
+  std::vector<std::function<void(const Status&)>> starters;
+  std::vector<CommRequest> waiting;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    state.communicator = communicator;
+    state.failure = made.ok() ? OkStatus() : made.status();
+    state.phase = made.ok() ? Phase::kReady : Phase::kFailed;
+    starters.swap(state.starters);
+    waiting.swap(state.waiting);
+  }
+  for (CommRequest& request : waiting) {
+    if (communicator != nullptr) {
+      communicator->Submit(std::move(request));
+    } else {
+      EndWith(request, made.status());
+    }
+  }
+  for (const auto& starter : starters) starter(made.ok() ? OkStatus() : made.status());
+}
+
+// Has the communicator made unless it is there. With the lock held.
+void StartLocked(State& state) {
+  if (state.phase != Phase::kNone) return;
+  state.phase = Phase::kStarting;
+  std::thread(MakeCommunicator).detach();
+}
+
+// With the name marked as running. The lock is not held.
+void HandOn(CommRequest request) {
+  State& state = GetState();
+  const Key key{request.group, request.name};
+  request.done = [key, done = std::move(request.done)](const Status& status, const Agreed& agreed) {
+    State& state = GetState();
+    Owned next;
+    {
+      const std::lock_guard<std::mutex> lock(state.mutex);
+      const auto found = state.running.find(key);
+      if (found != state.running.end() && found->second.next.empty()) {
+        state.running.erase(found);
+      } else if (found != state.running.end()) {
+        next = std::move(found->second.next.front());
+        found->second.next.pop_front();
+        found->second.owner = next.owner;
+      }
+    }
+    done(status, agreed);
+    if (next.owner != nullptr) HandOn(std::move(next.request));
+  };
+  Status failure;
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    StartLocked(state);
+    if (state.phase == Phase::kStarting) {
+      state.waiting.push_back(std::move(request));
+      return;
+    }
+    failure = state.failure;
+    communicator = state.communicator;
+  }
+  if (communicator == nullptr) return EndWith(request, failure);
+  communicator->Submit(std::move(request));
+}
+
+}  // namespace
+
+Status ConfigureComm(const CommOptions& options) {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  const bool other = options.rank != state.options.rank || options.size != state.options.size;
+  if (other && (state.phase == Phase::kStarting || state.phase == Phase::kReady)) {
+    return FailedPreconditionError("the collective runtime is in use as rank " + std::to_string(state.options.rank) + " of " +
+                                   std::to_string(state.options.size) + " and cannot become rank " + std::to_string(options.rank) +
+                                   " of " + std::to_string(options.size) + ": shut it down first");
+  }
+  state.options = options;
+  return OkStatus();
+}
+
+CommOptions ConfiguredComm() {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return state.options;
+}
+
+void StartComm(std::function<void(const Status&)> done) {
+  State& state = GetState();
+  Status outcome;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    StartLocked(state);
+    if (state.phase == Phase::kStarting) {
+      state.starters.push_back(std::move(done));
+      return;
+    }
+    outcome = state.failure;
+  }
+  done(outcome);
+}
+
+Status StartCommAndWait() {
+  struct Outcome {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool known = false;
+    Status status;
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  StartComm([outcome](const Status& status) {
+    const std::lock_guard<std::mutex> lock(outcome->mutex);
+    outcome->status = status;
+    outcome->known = true;
+    outcome->changed.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(outcome->mutex);
+  outcome->changed.wait(lock, [&] { return outcome->known; });
+  return outcome->status;
+}
+
+void SubmitComm(CommRequest request, const void* owner, bool repeatable) {
+  State& state = GetState();
+  bool taken = false;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const auto [place, fresh] = state.running.try_emplace({request.group, request.name});
+    if (!fresh && repeatable) {
+      place->second.next.push_back({std::move(request), owner});
+      return;
+    }
+    taken = !fresh;
+    if (fresh) place->second.owner = owner;
+  }
+  if (taken) {
+    return EndWith(request, AlreadyExistsError("'" + request.name + "' (" + request.origin +
+                                              ") is already running: two operations of a step must not have one name"));
+  }
+  HandOn(std::move(request));
+}
+
+void CancelComm(const std::string& group, const std::string& name, const void* owner) {
+  State& state = GetState();
+  std::shared_ptr<Communicator> communicator;
+  std::vector<CommRequest> dropped;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    const auto found = state.running.find({group, name});
+    if (found == state.running.end()) return;
+    std::deque<Owned>& next = found->second.next;
+    for (auto entry = next.begin(); entry != next.end(); ++entry) {
+      if (entry->owner != owner) continue;
+      dropped.push_back(std::move(entry->request));
+      next.erase(entry);
+      break;
+    }
+    if (dropped.empty()) {
+      if (found->second.owner != owner) return;
+      communicator = state.communicator;
+      for (auto request = state.waiting.begin(); request != state.waiting.end(); ++request) {
+        if (request->group != group || request->name != name) continue;
+        dropped.push_back(std::move(*request));
+        state.waiting.erase(request);
+        break;
+      }
+    }
+  }
+  for (CommRequest& request : dropped) EndWith(request, CancelledError("'" + name + "' was cancelled"));
+  if (dropped.empty() && communicator != nullptr) communicator->Cancel(group, name);
+}
+
+Status AddCommGroup(const std::string& name, const std::vector<int>& ranks) {
+  State& state = GetState();
+  MXREC_RETURN_IF_ERROR(StartCommAndWait());
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    communicator = state.communicator;
+  }
+  if (communicator == nullptr) return FailedPreconditionError("group '" + name + "': the collective runtime has been shut down");
+  return communicator->AddGroup(name, ranks);
+}
+
+Status RemoveCommGroup(const std::string& name) {
+  State& state = GetState();
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    communicator = state.communicator;
+  }
+  return communicator == nullptr ? OkStatus() : communicator->RemoveGroup(name);
+}
+
+void ShutdownComm(std::function<void(const Status&)> done) {
+  State& state = GetState();
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    if (state.phase == Phase::kStarting) {
+      state.starters.push_back([done = std::move(done)](const Status&) mutable { ShutdownComm(std::move(done)); });
+      return;
+    }
+  }
+  // On a thread of its own: it waits, and the caller may be the communicator's own.
+  std::thread([done = std::move(done)] {
+    State& state = GetState();
+    std::shared_ptr<Communicator> communicator;
+    {
+      const std::lock_guard<std::mutex> lock(state.mutex);
+      communicator.swap(state.communicator);
+      state.phase = Phase::kNone;
+      state.failure = OkStatus();
+    }
+    if (communicator != nullptr) {
+      CommRequest request;
+      request.kind = Collective::kBarrier;
+      request.name = "mxrec/shutdown";
+      request.origin = "shutdown_system";
+      const Status met = communicator->Run(std::move(request));
+      if (!met.ok()) MXREC_LOG(WARNING) << "shutdown of the collective runtime: " << met.message();
+      const Status left = communicator->Shutdown();
+      if (!left.ok()) MXREC_LOG(WARNING) << "shutdown of the collective runtime: " << left.message();
+    }
+    done(OkStatus());
+  }).detach();
+}
+
+void LeaveComm() {
+  State& state = GetState();
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    communicator = state.communicator;
+  }
+  if (communicator == nullptr) return;
+  const Status left = communicator->Shutdown();
+  if (!left.ok()) MXREC_LOG(DEBUG) << "end of the collective runtime: " << left.message();
+}
+
+Status CommHealth() {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  if (state.phase == Phase::kFailed) return state.failure;
+  return state.communicator == nullptr ? OkStatus() : state.communicator->health();
+}
+
+}  // namespace mxrec

@@ -1,0 +1,93 @@
+// What the kernels of all collective ops share: the group, the names that the ranks agree on, submission without blocking an
+// executor thread, cancellation, and the case of a group of one rank, which needs no communicator.
+//
+// A kernel describes each of its tensors as a Part and calls Run, which ends the op when all parts have ended. Names: `tensor_name`
+// when the op has one, else the node's name, with the iteration when the node stands in a loop (iterations that run at the same
+// time must meet their likes on the other ranks); "/i" is added for one tensor of several.
+#ifndef MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
+#define MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mxrec/comm/communicator.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tf/status_adapter.h"
+
+namespace mxrec {
+
+// The engine's number for a type; Unimplemented for types that cannot be exchanged as numbers.
+Result<DType> ToDType(tensorflow::DataType type);
+
+// The reduction of an attribute's text.
+Result<ReduceOp> ParseReduction(const std::string& text);
+
+class CollectiveKernel : public tensorflow::AsyncOpKernel {
+ public:
+  explicit CollectiveKernel(tensorflow::OpKernelConstruction* ctx);
+
+ protected:
+  // A group as this rank sees it.
+  struct Membership {
+    std::vector<int> ranks;
+    int me = 0;
+    int64_t size() const { return static_cast<int64_t>(ranks.size()); }
+  };
+
+  struct Part {
+    // kind, dtype, shape, op, scales, root, peer, tag, splits, wire and input; Run fills in the rest.
+    CommRequest request;
+    // Of these two the first that is given makes the memory of the output; on the progress thread.
+    std::function<Result<void*>(tensorflow::OpKernelContext*, const Agreed&)> allocate;
+    int output = -1;        // allocated with the agreed shape
+    bool forwards = false;  // the input of the same index may become the output
+    // After success, on the progress thread: what is left to do to outputs.
+    std::function<Status(tensorflow::OpKernelContext*, const Agreed&)> finish;
+    // Keeps a packed input alive.
+    tensorflow::Tensor packed;
+  };
+
+  // The group of the op now; NotFound for an unknown one, FailedPrecondition when this rank is no member.
+  Result<Membership> FindGroup() const;
+  // A part for input `index`.
+  Result<Part> MakePart(tensorflow::OpKernelContext* ctx, Collective kind, int index) const;
+  // A part that gives input `index` of rank `root` to all, as output `index`. Any type that has a value: strings too.
+  Result<Part> MakeBroadcastPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
+  void Run(tensorflow::OpKernelContext* ctx, const Membership& group, std::vector<Part> parts, DoneCallback done);
+
+  // InvalidArgument unless `rank`, the value of attribute `attribute`, is one of the group's.
+  Status CheckRank(const char* attribute, int64_t rank, const Membership& group) const;
+
+  Status Wrong(const std::string& text) const { return InvalidArgumentError(name() + ": " + text); }
+  const std::string& group_name() const { return group_; }
+
+ private:
+  struct Call;
+  std::string AgreedName(tensorflow::OpKernelContext* ctx) const;
+  Result<Part> MakeStringPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
+  void RunAlone(tensorflow::OpKernelContext* ctx, std::vector<Part> parts, DoneCallback done) const;
+
+  std::string group_;
+  std::string tensor_name_;  // empty: the node's
+  std::string origin_;
+};
+
+// Divides integers by `size`, rounding down (means of integers); data of `count` elements.
+void DivideDown(void* data, size_t count, DType dtype, int64_t size);
+
+}  // namespace mxrec
+
+// Ends an async op with a Status of ours.
+#define MXREC_REQUIRES_OK_ASYNC(ctx, expr, done)                             \
+  do {                                                                       \
+    if (const ::mxrec::Status mxrec_status_ = (expr); !mxrec_status_.ok()) { \
+      (ctx)->SetStatus(::mxrec::ToTf(mxrec_status_));                        \
+      (done)();                                                              \
+      return;                                                                \
+    }                                                                        \
+  } while (false)
+
+#endif  // MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
