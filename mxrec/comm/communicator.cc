@@ -1,0 +1,42 @@
+#include "mxrec/comm/communicator.h"
+
+#include "mxrec/comm/controller/communicator_impl.h"
+#include "mxrec/comm/local_transport.h"
+
+namespace mxrec {
+
+std::string_view CollectiveName(Collective kind) {
+  switch (kind) {
+    case Collective::kAllReduce:
+      return "allreduce";
+    case Collective::kAllGather:
+      return "allgather";
+    case Collective::kBroadcast:
+      return "broadcast";
+    case Collective::kReduce:
+      return "reduce";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllToAll:
+      return "all_to_all";
+    case Collective::kSend:
+      return "send";
+    case Collective::kReceive:
+      return "receive";
+    case Collective::kBarrier:
+      return "barrier";
+    case Collective::kJoin:
+      return "join";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
+  return internal::CreateCommunicator(
+      options, [](const CommOptions& agreed, std::shared_ptr<Store> store) -> Result<std::unique_ptr<Transport>> {
+        if (agreed.size == 1) return std::move(MakeLocalTransports(1)[0]);
+        return UnimplementedError("this build has no transport between processes: size is " + std::to_string(agreed.size));
+      });
+}
+
+}  // namespace mxrec

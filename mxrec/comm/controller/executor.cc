@@ -1,0 +1,293 @@
+#include "mxrec/comm/controller/executor.h"
+
+#include <cstring>
+
+#include "mxrec/kernels/narrow_floats.h"
+
+namespace mxrec {
+namespace {
+
+// Where the reader of a request's or a joined rank's arguments looks.
+struct Arguments {
+  DType dtype, wire;
+  ReduceOp op;
+  double prescale, postscale;
+  bool divide_by_size;
+  const std::vector<int64_t>* shape;
+};
+
+Arguments ArgumentsOf(const Job::Tensor& tensor) {
+  const auto of = [](const auto& from) {
+    return Arguments{from.dtype, from.wire, from.op, from.prescale, from.postscale, from.divide_by_size, &from.shape};
+  };
+  return tensor.request != nullptr ? of(*tensor.request) : of(*tensor.joined);
+}
+
+size_t CountOf(std::span<const int64_t> shape) {
+  size_t count = 1;
+  for (const int64_t dim : shape) count *= static_cast<size_t>(dim);
+  return count;
+}
+
+size_t BytesOf(const CommRequest& request) { return CountOf(request.shape) * DTypeSize(request.dtype); }
+
+// Bytes of one row: all dimensions but the first.
+size_t RowBytes(const CommRequest& request) { return CountOf(std::span(request.shape).subspan(1)) * DTypeSize(request.dtype); }
+
+void Copy(void* to, const void* from, size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+// float32 to the type that travels, and back.
+void Narrow(const float* from, size_t count, DType wire, void* to) {
+  if (wire == DType::kFloat16) {
+    FloatsToHalf(from, count, static_cast<uint16_t*>(to));
+  } else {
+    FloatsToBFloat16(from, count, static_cast<uint16_t*>(to));
+  }
+}
+void Widen(const void* from, size_t count, DType wire, float* to) {
+  if (wire == DType::kFloat16) {
+    HalfToFloats(static_cast<const uint16_t*>(from), count, to);
+  } else {
+    BFloat16ToFloats(static_cast<const uint16_t*>(from), count, to);
+  }
+}
+
+Finish FinishOf(const Arguments& arguments, const Job& job) {
+  return {.multiply = arguments.postscale, .divide = arguments.divide_by_size ? static_cast<double>(job.ranks.size()) : 1.0};
+}
+
+}  // namespace
+
+char* AlignedBuffer::Get(size_t bytes) {
+  if (bytes <= bytes_ && data_ != nullptr) return data_.get();
+  data_.reset();
+  bytes_ = 0;
+  bytes = std::max<size_t>(bytes + bytes / 4, 4096);
+  data_.reset(static_cast<char*>(::operator new (bytes, std::align_val_t{64}, std::nothrow)));
+  if (data_ != nullptr) bytes_ = bytes;
+  return data_.get();
+}
+
+// The request's output, or when it cannot be had a place of the same size, so that the other ranks do not wait. Null: neither.
+void* Executor::Allocate(Job::Tensor& tensor, AlignedBuffer& instead, size_t bytes) {
+  if (tensor.request != nullptr && tensor.request->allocate) {
+    Result<void*> out = tensor.request->allocate(tensor.agreed);
+    if (out.ok()) return out.value();
+    tensor.status = std::move(out).status();
+  }
+  return instead.Get(bytes);
+}
+
+namespace {
+Status NoMemory(size_t bytes) {
+  return ResourceExhaustedError("no memory for " + std::to_string(bytes) + " bytes, which all ranks have agreed to exchange");
+}
+}  // namespace
+
+Status Executor::Run(Job& job, Deadline deadline) {
+  switch (job.kind) {
+    case Collective::kAllReduce:
+      return job.tensors.size() > 1 ? Packed(job, deadline) : Reduction(job, deadline);
+    case Collective::kReduce:
+      return Reduction(job, deadline);
+    case Collective::kReduceScatter:
+      return Scatter(job, deadline);
+    case Collective::kAllGather:
+      return Gather(job, deadline);
+    case Collective::kBroadcast:
+      return BroadcastOne(job, deadline);
+    case Collective::kAllToAll:
+      return AllToAllOne(job, deadline);
+    case Collective::kSend:
+    case Collective::kReceive:
+      return PointToPoint(job, deadline);
+    case Collective::kBarrier:  // agreement is all there is to them
+    case Collective::kJoin:
+      return OkStatus();
+  }
+  return InternalError("a collective of no kind");
+}
+
+// One tensor, in its own memory. allreduce and reduce.
+Status Executor::Reduction(Job& job, Deadline deadline) {
+  Job::Tensor& tensor = job.tensors[0];
+  const Arguments arguments = ArgumentsOf(tensor);
+  const GroupView group{.ranks = job.ranks, .me = job.me};
+  const size_t count = CountOf(*arguments.shape), bytes = count * DTypeSize(arguments.dtype);
+  tensor.agreed.shape = *arguments.shape;
+  void* const out = Allocate(tensor, packed_, bytes);
+  if (out == nullptr && bytes > 0) return NoMemory(bytes);
+  if (tensor.request != nullptr) {
+    Copy(out, tensor.request->input, bytes);
+  } else if (bytes > 0) {
+    std::memset(out, 0, bytes);
+  }
+  if (arguments.prescale != 1) Scale(out, count, arguments.dtype, arguments.prescale);
+  const Finish finish = FinishOf(arguments, job);
+  const auto reduce = [&](void* data, DType dtype) {
+    if (job.kind == Collective::kReduce) {
+      return mxrec::Reduce(transport_, group, data, count, dtype, arguments.op, tensor.request->root, deadline, finish);
+    }
+    return AllReduce(transport_, group, data, count, dtype, arguments.op, algorithm_, deadline, finish);
+  };
+  if (arguments.wire == DType::kFloat32 || arguments.dtype != DType::kFloat32) return reduce(out, arguments.dtype);
+  char* const narrow = scratch_.Get(count * DTypeSize(arguments.wire));
+  if (narrow == nullptr) return NoMemory(count * DTypeSize(arguments.wire));
+  Narrow(static_cast<const float*>(out), count, arguments.wire, narrow);
+  MXREC_RETURN_IF_ERROR(reduce(narrow, arguments.wire));
+  Widen(narrow, count, arguments.wire, static_cast<float*>(out));
+  return OkStatus();
+}
+
+// Several small tensors of equal arguments, one behind the other.
+Status Executor::Packed(Job& job, Deadline deadline) {
+  const Arguments first = ArgumentsOf(job.tensors[0]);
+  const bool narrow = first.wire != DType::kFloat32 && first.dtype == DType::kFloat32;
+  const DType dtype = narrow ? first.wire : first.dtype;
+  const size_t width = DTypeSize(dtype);
+  size_t total = 0;
+  for (const Job::Tensor& tensor : job.tensors) total += CountOf(*ArgumentsOf(tensor).shape);
+  char* const buffer = packed_.Get(total * width);
+  if (buffer == nullptr) return NoMemory(total * width);
+  char* at = buffer;
+  for (const Job::Tensor& tensor : job.tensors) {
+    const size_t count = CountOf(*ArgumentsOf(tensor).shape);
+    if (tensor.request == nullptr) {
+      std::memset(at, 0, count * width);
+    } else if (narrow && first.prescale == 1) {
+      Narrow(static_cast<const float*>(tensor.request->input), count, dtype, at);
+    } else if (narrow) {
+      char* const wide = scratch_.Get(count * sizeof(float));
+      if (wide == nullptr) return NoMemory(count * sizeof(float));
+      Copy(wide, tensor.request->input, count * sizeof(float));
+      Scale(wide, count, DType::kFloat32, first.prescale);
+      Narrow(reinterpret_cast<const float*>(wide), count, dtype, at);
+    } else {
+      Copy(at, tensor.request->input, count * width);
+      if (first.prescale != 1) Scale(at, count, dtype, first.prescale);
+    }
+    at += count * width;
+  }
+  MXREC_RETURN_IF_ERROR(AllReduce(transport_, {.ranks = job.ranks, .me = job.me}, buffer, total, dtype, first.op, algorithm_,
+                                  deadline, FinishOf(first, job)));
+  at = buffer;
+  for (Job::Tensor& tensor : job.tensors) {
+    const size_t count = CountOf(*ArgumentsOf(tensor).shape);
+    if (tensor.request != nullptr) {
+      tensor.agreed.shape = tensor.request->shape;
+      Result<void*> out = tensor.request->allocate(tensor.agreed);
+      if (!out.ok()) {
+        tensor.status = std::move(out).status();
+      } else if (narrow) {
+        Widen(at, count, dtype, static_cast<float*>(out.value()));
+      } else {
+        Copy(out.value(), at, count * width);
+      }
+    }
+    at += count * width;
+  }
+  return OkStatus();
+}
+
+Status Executor::Scatter(Job& job, Deadline deadline) {
+  Job::Tensor& tensor = job.tensors[0];
+  const CommRequest& request = *tensor.request;
+  const size_t bytes = BytesOf(request), ranks = job.ranks.size();
+  // The first ranks get one row more when the rows cannot be dealt out evenly.
+  const auto rows = static_cast<size_t>(request.shape[0]);
+  const size_t row = CountOf(std::span(request.shape).subspan(1));
+  std::vector<size_t> counts(ranks);
+  for (size_t i = 0; i < ranks; ++i) counts[i] = (rows / ranks + (i < rows % ranks ? 1 : 0)) * row;
+  tensor.agreed.shape = request.shape;
+  tensor.agreed.shape[0] = static_cast<int64_t>(rows / ranks + (static_cast<size_t>(job.me) < rows % ranks ? 1 : 0));
+  char* const data = scratch_.Get(bytes);
+  if (data == nullptr) return NoMemory(bytes);
+  Copy(data, request.input, bytes);
+  if (request.prescale != 1) Scale(data, CountOf(request.shape), request.dtype, request.prescale);
+  void* const out = Allocate(tensor, packed_, counts[job.me] * DTypeSize(request.dtype));
+  if (out == nullptr && counts[job.me] > 0) return NoMemory(counts[job.me] * DTypeSize(request.dtype));
+  return ReduceScatter(transport_, {.ranks = job.ranks, .me = job.me}, data, counts, request.dtype, request.op, out, deadline,
+                       FinishOf(ArgumentsOf(tensor), job));
+}
+
+Status Executor::Gather(Job& job, Deadline deadline) {
+  Job::Tensor& tensor = job.tensors[0];
+  const CommRequest& request = *tensor.request;
+  const size_t row = RowBytes(request);
+  std::vector<size_t> bytes;
+  size_t total = 0;
+  int64_t rows = 0;
+  for (const int64_t n : job.received) {
+    size_t one = 0;
+    if (__builtin_mul_overflow(static_cast<size_t>(n), row, &one) || __builtin_add_overflow(total, one, &total)) {
+      return ResourceExhaustedError("'" + request.name + "' gathers more bytes than memory can have");
+    }
+    bytes.push_back(one);
+    rows += n;
+  }
+  tensor.agreed.shape = request.shape;
+  tensor.agreed.shape[0] = rows;
+  tensor.agreed.received = job.received;
+  void* const out = Allocate(tensor, packed_, total);
+  if (out == nullptr && total > 0) return NoMemory(total);
+  return AllGather(transport_, {.ranks = job.ranks, .me = job.me}, request.input, bytes, out, deadline);
+}
+
+Status Executor::BroadcastOne(Job& job, Deadline deadline) {
+  Job::Tensor& tensor = job.tensors[0];
+  const CommRequest& request = *tensor.request;
+  const size_t bytes = BytesOf(request);
+  tensor.agreed.shape = request.shape;
+  void* const out = Allocate(tensor, packed_, bytes);
+  if (out == nullptr && bytes > 0) return NoMemory(bytes);
+  if (job.me == request.root) Copy(out, request.input, bytes);
+  return Broadcast(transport_, {.ranks = job.ranks, .me = job.me}, out, bytes, request.root, deadline);
+}
+
+Status Executor::AllToAllOne(Job& job, Deadline deadline) {
+  Job::Tensor& tensor = job.tensors[0];
+  const CommRequest& request = *tensor.request;
+  const size_t row = RowBytes(request), ranks = job.ranks.size();
+  std::vector<Span> send(ranks), receive(ranks);
+  size_t sent = 0, received = 0;
+  int64_t rows = 0;
+  for (size_t i = 0; i < ranks; ++i) {
+    send[i] = {.offset = sent, .bytes = static_cast<size_t>(request.splits[i]) * row};
+    sent += send[i].bytes;
+    receive[i].offset = received;
+    if (__builtin_mul_overflow(static_cast<size_t>(job.received[i]), row, &receive[i].bytes) ||
+        __builtin_add_overflow(received, receive[i].bytes, &received)) {
+      return ResourceExhaustedError("'" + request.name + "' receives more bytes than memory can have");
+    }
+    rows += job.received[i];
+  }
+  tensor.agreed.shape = request.shape;
+  tensor.agreed.shape[0] = rows;
+  tensor.agreed.received = job.received;
+  void* const out = Allocate(tensor, packed_, received);
+  if (out == nullptr && received > 0) return NoMemory(received);
+  return AllToAll(transport_, {.ranks = job.ranks, .me = job.me}, request.input, send, out, receive, deadline);
+}
+
+Status Executor::PointToPoint(Job& job, Deadline deadline) {
+  Job::Tensor& tensor = job.tensors[0];
+  const CommRequest& request = *tensor.request;
+  const size_t bytes = BytesOf(request);
+  const int peer = job.ranks[request.peer];
+  tensor.agreed.shape = request.shape;
+  if (job.kind == Collective::kSend) {
+    const SendPart part{.peer = peer, .data = request.input, .bytes = bytes};
+    return transport_.Exchange({&part, 1}, {}, deadline);
+  }
+  void* const out = Allocate(tensor, packed_, bytes);
+  if (out == nullptr && bytes > 0) return NoMemory(bytes);
+  ReceivePart part;
+  part.peer = peer;
+  part.data = out;
+  part.bytes = bytes;
+  return transport_.Exchange({}, {&part, 1}, deadline);
+}
+
+}  // namespace mxrec
