@@ -35,8 +35,19 @@ class Limits:
   timeline_path: str = ""
 
 
-def limits(environment: Mapping[str, str] = os.environ) -> Limits:
-  """Reads Limits: MXREC_ variables first, then those of HCCL and Horovod. ValueError names the variable that is malformed."""
+def limits(environment: Mapping[str, str] = os.environ, rank: int | None = 0) -> Limits:
+  """Reads Limits: MXREC_ variables first, then those of HCCL and Horovod.
+
+  The timeline is that of rank 0, unless {rank} stands in its name: then every rank has one.
+
+  Raises:
+    ValueError: a variable is malformed; the text names it.
+  """
+  timeline = _environment.text(environment, "MXREC_TIMELINE", "HOROVOD_TIMELINE")
+  if "{rank}" in timeline:
+    timeline = timeline.replace("{rank}", str(rank))
+  elif rank != 0:
+    timeline = ""
   connect = _environment.seconds(environment, "MXREC_CONNECT_TIMEOUT", 0.1, 86400)
   if connect is None:
     connect = _environment.number(environment, "HCCL_CONNECT_TIMEOUT", 120, 7200)
@@ -57,7 +68,7 @@ def limits(environment: Mapping[str, str] = os.environ) -> Limits:
     _limit(environment, "MXREC_HEARTBEAT_TIMEOUT"),
     fusion,
     deterministic,
-    _environment.text(environment, "MXREC_TIMELINE", "HOROVOD_TIMELINE"),
+    timeline,
   )
 
 
@@ -87,7 +98,7 @@ def complete(world: World, environment: Mapping[str, str]) -> World:
   if world.missing:
     return world
   several = world.cross_size > 1 or not (world.store_path or _environment.is_loopback(world.chief_host))
-  if several and world.bind_host and _environment.is_loopback(world.bind_host):
+  if world.bind_host and _environment.is_loopback(world.bind_host) and not _environment.is_loopback(world.chief_host):
     raise ValueError(
       f"the network interface with address {world.bind_host} reaches no other machine, but rank 0 is at {world.chief_host}: name "
       "another one in HCCL_IF_IP or HCCL_SOCKET_IFNAME"

@@ -1,4 +1,4 @@
-"""The command `mxrec`: run, options, doctor. `mxrec COMMAND --help` has examples."""
+"""The command `mxrec`: run, launch, options, doctor. `mxrec COMMAND --help` has examples."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ examples:
   mxrec run train.py --batch 256             train.py gets --batch 256
   mxrec run --tf-version 1.12.0 train.py     tf.__version__ is "1.12.0"
   mxrec run -m package.train --steps 100     as python -m
+  mxrec run --horovod train.py               `import horovod.tensorflow` is mxrec.horovod.tensorflow
   mxrec run --own ../common train.py         code in ../common belongs to the program too
 
 Options of mxrec come before the script, everything after it is the script's. `import tensorflow` gives the names of
@@ -55,12 +56,16 @@ def _parser() -> argparse.ArgumentParser:
   run = command("run", "run a TensorFlow 1 script, migrated or not, as python would", _RUN_EXAMPLES)
   run.add_argument("--tf-version", metavar="VERSION", help='what tf.__version__ says (default "1.15.0")')
   run.add_argument("--own", metavar="FOLDER", action="append", default=[], help="a further folder of own code, put on sys.path")
+  run.add_argument("--horovod", action="store_true", help="`import horovod` in the script is mxrec.horovod")
+  run.add_argument("--plain", action="store_true", help="TensorFlow as it is: for scripts of TensorFlow 2 and of compat.v1")
   run.add_argument("--chdir", action="store_true", help="work in the script's folder")
   run.add_argument("--show-deprecations", action="store_true", help="print TensorFlow's notices of old names")
   run.add_argument("--quiet", action="store_true", help="no line of mxrec at the end")
   run.add_argument("-m", dest="module", metavar="MODULE", help="run a module instead of a script")
   run.add_argument("script", nargs="?", help="the script")
   run.add_argument("args", nargs=argparse.REMAINDER, help="its arguments")
+
+  command("launch", "start a script several times, as the ranks of one training", "mxrec launch --help has its options.")
 
   options = command("options", "list the keys of NpuOptimizer's parameter_map with their meaning here", _OPTIONS_EXAMPLES)
   options.add_argument("word", nargs="?", default="", help="show only keys that have to do with this word")
@@ -101,6 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   argv = list(sys.argv[1:] if argv is None else argv)
   parser = _parser()
   program: list[str] = []
+  if argv[:1] == ["launch"]:
+    from mxrec import _launch
+
+    return _launch.main(argv[1:])
   if argv[:1] == ["run"]:
     mine, program = _split_run(argv[1:])
     argv = ["run", *mine]
@@ -132,6 +141,8 @@ def _run(parser: argparse.ArgumentParser, args: argparse.Namespace, program: lis
     chdir=args.chdir,
     show_deprecations=args.show_deprecations,
     quiet=args.quiet,
+    plain=args.plain,
+    horovod=args.horovod,
   )
   try:
     tf1.run(target, program, is_module=args.module is not None, options=options)

@@ -27,7 +27,7 @@ def test_version_and_help_come_at_once_and_without_tensorflow(tmp_path):
   path = os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])
   done = call("--version", PYTHONPATH=path)
   assert (done.returncode, done.stdout) == (0, f"mxrec {__version__}\n"), done.stderr
-  for command in ("run", "options", "doctor"):
+  for command in ("run", "launch", "options", "doctor"):
     done = call(command, "--help", PYTHONPATH=path)
     assert done.returncode == 0 and "examples:" in done.stdout and f"mxrec {command}" in done.stdout
   done = call("doctor", PYTHONPATH=path)

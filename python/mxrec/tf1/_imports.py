@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from mxrec import _command
+from mxrec import _command, _horovod_import
 from mxrec.tf1._facade import Facade
 from mxrec.tf1._views import Lazy, View
 
@@ -243,6 +243,17 @@ class Imports(importlib.abc.MetaPathFinder):
     _command.complete()
     return self._true_import(name, None, None, names, 0)
 
+  def _horovod(self, name: str, names: tuple[str, ...]) -> Any:
+    if _horovod_import.installed():
+      self._make_facade()
+      _command.complete()
+    try:
+      return self._true_import(name, None, None, names, 0)
+    except ModuleNotFoundError as error:
+      if error.name == _horovod_import.OLD:
+        error.add_note("`mxrec run --horovod` brings mxrec.horovod under this name")
+      raise
+
   def _import_importlib(self, name: str, names: tuple[str, ...]) -> Any:
     module = self._true_import(name, None, None, names, 0)
     return self._importlib.get(module.__name__, module)
@@ -256,6 +267,7 @@ class Imports(importlib.abc.MetaPathFinder):
     "npu_bridge": _npu,
     "npu_device": _npu,
     "mxrec": _mxrec,
+    "horovod": _horovod,
     "importlib": _import_importlib,
     "builtins": _import_builtins,
     "__builtin__": _import_builtins,

@@ -10,6 +10,7 @@ import sys
 import types
 from typing import Any
 
+from mxrec import _horovod_import
 from mxrec.tf1 import _facade, _imports, _mends, _notices
 
 DEFAULT_VERSION = "1.15.0"
@@ -25,6 +26,8 @@ class Options:
     chdir: the working directory becomes the script's folder.
     show_deprecations: TensorFlow's notices are printed as they come.
     quiet: no line at the end.
+    plain: TensorFlow as it is, for scripts of TensorFlow 2 and of tensorflow.compat.v1.
+    horovod: `import horovod` brings mxrec.horovod.
   """
 
   tf_version: str = DEFAULT_VERSION
@@ -32,6 +35,8 @@ class Options:
   chdir: bool = False
   show_deprecations: bool = False
   quiet: bool = False
+  plain: bool = False
+  horovod: bool = False
 
 
 class CannotRun(Exception):
@@ -100,8 +105,15 @@ def run(target: str, arguments: list[str], *, is_module: bool = False, options: 
       sys.path.append(folder)
   for own in reversed(options.own):
     sys.path.insert(1, os.path.abspath(own))
-  imports = make_imports(options, [folder])
-  imports.install()
+  if options.horovod:
+    _horovod_import.install()
+  builtins: Any = sys.modules["builtins"]
+  if options.plain:
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+  else:
+    imports = make_imports(options, [folder])
+    imports.install()
+    builtins = imports.builtins
   try:
     program = _module_program(target) if is_module else _script_program(target, folder)
   except SyntaxError as error:
@@ -112,7 +124,7 @@ def run(target: str, arguments: list[str], *, is_module: bool = False, options: 
   sys.argv[:] = [program.argv0, *arguments]
   main = types.ModuleType("__main__")
   main.__dict__.update(__file__=program.file, __cached__=None, __package__=program.package, __spec__=program.spec)
-  main.__dict__["__builtins__"] = imports.builtins  # the module here, its dictionary elsewhere, as in Python
+  main.__dict__["__builtins__"] = builtins  # the module here, its dictionary elsewhere, as in Python
   sys.modules["__main__"] = main
   try:
     exec(program.code, main.__dict__)
