@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Configures (when needed) and builds one preset. Usage: scripts/build.sh PRESET [TARGET...]
-# The release preset also puts the op library where the Python package of this tree looks for it.
+# The release preset also puts the op library and the transport plug-ins where the Python package of this tree looks for them.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
@@ -21,11 +21,13 @@ say "building $dir${*:+ ($*)}"
 cmake --build "$dir" -j "$jobs" ${*:+--target "$@"}
 
 if [[ $preset == release ]]; then
-  library=$(find "$dir" -name libmxrec_tf.so -print -quit)
-  if [[ -n $library ]] && ! cmp -s "$library" python/mxrec/_lib/libmxrec_tf.so; then
-    mkdir -p python/mxrec/_lib
-    # Published by rename: a running process keeps the file that it has mapped.
-    cp "$library" python/mxrec/_lib/.libmxrec_tf.so.new
-    mv python/mxrec/_lib/.libmxrec_tf.so.new python/mxrec/_lib/libmxrec_tf.so
-  fi
+  for name in libmxrec_tf.so libmxrec_gloo.so libmxrec_mpi.so; do
+    library=$(find "$dir" -name "$name" -print -quit)
+    if [[ -n $library ]] && ! cmp -s "$library" "python/mxrec/_lib/$name"; then
+      mkdir -p python/mxrec/_lib
+      # Published by rename: a running process keeps the file that it has mapped.
+      cp "$library" "python/mxrec/_lib/.$name.new"
+      mv "python/mxrec/_lib/.$name.new" "python/mxrec/_lib/$name"
+    fi
+  done
 fi

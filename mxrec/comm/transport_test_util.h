@@ -2,8 +2,10 @@
 #ifndef MXREC_COMM_TRANSPORT_TEST_UTIL_H_
 #define MXREC_COMM_TRANSPORT_TEST_UTIL_H_
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -20,9 +22,10 @@ inline Deadline In(std::chrono::milliseconds time) { return std::chrono::steady_
 inline std::string Noise(size_t bytes, uint64_t seed) {
   std::string noise(bytes, '\0');
   uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
-  for (char& c : noise) {
+  for (size_t i = 0; i < bytes; i += 8) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    c = static_cast<char>(state >> 56);
+    const uint64_t word = state ^ (state >> 32);
+    std::memcpy(&noise[i], &word, std::min<size_t>(8, bytes - i));
   }
   return noise;
 }

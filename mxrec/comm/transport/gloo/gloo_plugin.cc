@@ -1,0 +1,333 @@
+// Gloo over TCP as a transport plug-in: its pairs (one connection to each other rank, served by a thread of Gloo) and unbound
+// buffers, none of its algorithms. Connections are made here and not by Gloo's rendezvous, so that a rank that cannot be reached is
+// named.
+//
+// A part is an unbound buffer that is sent or received in pieces. All pieces are handed to Gloo at once, then waited for one after
+// the other, receives first: Gloo's thread works on all of them meanwhile. A part with a sink is different: it has memory for
+// kWindow pieces, and the next one is asked for when the first has been taken.
+//
+// Gloo makes a passed deadline the end of all connections, as a transport may. While this rank waits for one peer it does not
+// notice another one's end; but what others have sent is there when its turn comes, so it ends up waiting for the one that is gone,
+// or for one that waits for that and fails.
+#include <gloo/transport/context.h>
+#include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mxrec/comm/transport/plugin.h"
+#include "mxrec/comm/transport/plugin_util.h"
+
+namespace mxrec::plugin {
+namespace {
+
+using gloo::transport::UnboundBuffer;
+
+class GlooTransport {
+ public:
+  GlooTransport(std::shared_ptr<gloo::transport::Context> context, size_t piece_bytes)
+      : context_(std::move(context)),
+        piece_bytes_(std::max<size_t>(piece_bytes / 8 * 8, 8)),
+        sent_(context_->size),
+        received_(context_->size) {}
+
+  ~GlooTransport() {
+    for (int rank = 0; rank < context_->size; ++rank) {
+      if (rank == context_->rank) continue;
+      try {
+        context_->getPair(rank)->close();
+      } catch (...) {  // a failure has closed it
+      }
+    }
+  }
+
+  void Exchange(const MxrecPluginSend* sends, uint64_t send_count, const MxrecPluginReceive* receives, uint64_t receive_count,
+                int64_t deadline, MxrecPluginError* error) {
+    std::vector<Transfer> transfers(receive_count + send_count);
+    for (uint64_t i = 0; i < receive_count; ++i) {
+      if (!StartReceive(receives[i], &transfers[i], error)) return;
+    }
+    for (uint64_t i = 0; i < send_count; ++i) {
+      if (!StartSend(sends[i], &transfers[receive_count + i], error)) return;
+    }
+    for (size_t i = 0; i < transfers.size(); ++i) {
+      Transfer& transfer = transfers[i];
+      while (transfer.done < transfer.pieces) {
+        std::string why = "the wait was ended";
+        bool done = false;
+        try {
+          done = Wait(transfer, deadline);
+          if (done) Took(&transfer);
+        } catch (const std::exception& e) {
+          why = e.what();
+          done = false;
+        }
+        if (done) continue;
+        if (aborted_.load(std::memory_order_acquire)) return Fail(error, kAborted, "aborted");
+        if (Now() < deadline) return FailGone(error, transfer.peer, why);
+        return FailLate(error, context_->rank, NotHeardOf(transfers, i));
+      }
+    }
+  }
+
+  void Abort() {
+    aborted_.store(true, std::memory_order_release);
+    std::lock_guard lock(waiting_mutex_);
+    if (waiting_ == nullptr) return;
+    waiting_->abortWaitRecv();
+    waiting_->abortWaitSend();
+  }
+
+ private:
+  static constexpr uint64_t kWindow = 4;
+
+  // A part under way.
+  struct Transfer {
+    int peer = 0;
+    bool sending = false;
+    uint64_t bytes = 0;
+    uint64_t pieces = 0;
+    uint64_t asked = 0;   // pieces that Gloo knows of
+    uint64_t done = 0;    // pieces waited for
+    uint32_t number = 0;  // of the first piece, among all between the two ranks in this direction
+    const MxrecPluginReceive* sink = nullptr;
+    std::unique_ptr<char[]> window;         // memory of a sink
+    std::unique_ptr<UnboundBuffer> buffer;  // the whole part, or the window
+  };
+
+  // A piece of another length has another slot: it is never taken for the one that is expected, and Gloo never writes beyond a
+  // buffer.
+  uint64_t Slot(const Transfer& transfer, uint64_t piece) const {
+    return (static_cast<uint64_t>(static_cast<uint32_t>(transfer.number + piece)) << 32) ^ Bytes(transfer, piece);
+  }
+  uint64_t Bytes(const Transfer& transfer, uint64_t piece) const {
+    return std::min<uint64_t>(piece_bytes_, transfer.bytes - piece * piece_bytes_);
+  }
+
+  void Number(Transfer* transfer, std::vector<uint32_t>* next) {
+    transfer->pieces = (transfer->bytes + piece_bytes_ - 1) / piece_bytes_;
+    transfer->number = (*next)[transfer->peer];
+    (*next)[transfer->peer] += static_cast<uint32_t>(transfer->pieces);
+  }
+
+  bool StartSend(const MxrecPluginSend& part, Transfer* transfer, MxrecPluginError* error) {
+    transfer->peer = part.peer;
+    transfer->sending = true;
+    transfer->bytes = part.bytes;
+    Number(transfer, &sent_);
+    try {
+      // Gloo does not write to what it sends.
+      transfer->buffer = context_->createUnboundBuffer(const_cast<void*>(part.data), part.bytes);
+      for (uint64_t piece = 0; piece < transfer->pieces; ++piece) {
+        transfer->buffer->send(part.peer, Slot(*transfer, piece), piece * piece_bytes_, Bytes(*transfer, piece));
+      }
+    } catch (const std::exception& e) {
+      FailGone(error, part.peer, e.what());
+      return false;
+    }
+    return true;
+  }
+
+  bool StartReceive(const MxrecPluginReceive& part, Transfer* transfer, MxrecPluginError* error) {
+    transfer->peer = part.peer;
+    transfer->bytes = part.bytes;
+    Number(transfer, &received_);
+    try {
+      if (part.take == nullptr) {
+        transfer->buffer = context_->createUnboundBuffer(part.data, part.bytes);
+        while (transfer->asked < transfer->pieces) Ask(transfer);
+      } else {
+        const uint64_t window = std::min<uint64_t>(kWindow * piece_bytes_, part.bytes);
+        transfer->sink = &part;
+        transfer->window.reset(new char[window]);
+        transfer->buffer = context_->createUnboundBuffer(transfer->window.get(), window);
+        while (transfer->asked < std::min(transfer->pieces, kWindow)) Ask(transfer);
+      }
+    } catch (const std::exception& e) {
+      FailGone(error, part.peer, e.what());
+      return false;
+    }
+    return true;
+  }
+
+  void Ask(Transfer* transfer) {
+    const uint64_t piece = transfer->asked++;
+    const uint64_t place = transfer->sink != nullptr ? piece % kWindow : piece;
+    transfer->buffer->recv(transfer->peer, Slot(*transfer, piece), place * piece_bytes_, Bytes(*transfer, piece));
+  }
+
+  // A piece has come or gone; those of one part do in order.
+  void Took(Transfer* transfer) {
+    const uint64_t piece = transfer->done++;
+    if (transfer->sink == nullptr) return;
+    transfer->sink->take(transfer->sink->sink, piece * piece_bytes_, transfer->window.get() + piece % kWindow * piece_bytes_,
+                         Bytes(*transfer, piece));
+    if (transfer->asked < transfer->pieces) Ask(transfer);
+  }
+
+  // False: aborted. Throws when the connection is gone or the time is over.
+  bool Wait(const Transfer& transfer, int64_t deadline) {
+    {
+      std::lock_guard lock(waiting_mutex_);
+      waiting_ = transfer.buffer.get();
+      // Abort has seen the buffer, or this sees Abort.
+      if (aborted_.load(std::memory_order_acquire)) {
+        waiting_ = nullptr;
+        return false;
+      }
+    }
+    struct Leave {
+      GlooTransport* transport;
+      ~Leave() {
+        std::lock_guard lock(transport->waiting_mutex_);
+        transport->waiting_ = nullptr;
+      }
+    } leave{this};
+    // Never early: a passed deadline is told from a lost connection by the clock.
+    const std::chrono::milliseconds left(std::clamp<int64_t>((deadline - Now()) / 1'000'000 + 1, 1, kLongestWait));
+    return transfer.sending ? transfer.buffer->waitSend(left) : transfer.buffer->waitRecv(left);
+  }
+
+  // Peers of pieces that have neither come nor gone. The connections are dead by now, so looking costs nothing.
+  std::set<int> NotHeardOf(const std::vector<Transfer>& transfers, size_t from) {
+    std::set<int> peers;
+    for (size_t i = from; i < transfers.size(); ++i) {
+      const Transfer& transfer = transfers[i];
+      for (uint64_t piece = transfer.done; piece < transfer.pieces; ++piece) {
+        bool done = false;
+        try {
+          done = transfer.sending ? transfer.buffer->waitSend(std::chrono::milliseconds(0))
+                                  : transfer.buffer->waitRecv(std::chrono::milliseconds(0));
+        } catch (const std::exception&) {
+        }
+        if (done) continue;
+        peers.insert(transfer.peer);
+        break;
+      }
+    }
+    return peers;
+  }
+
+  static constexpr int64_t kLongestWait = 24 * 3600 * 1000;
+
+  const std::shared_ptr<gloo::transport::Context> context_;
+  const uint64_t piece_bytes_;
+  std::vector<uint32_t> sent_, received_;  // pieces, by peer
+  std::atomic<bool> aborted_{false};
+  std::mutex waiting_mutex_;
+  UnboundBuffer* waiting_ = nullptr;
+};
+
+// Addresses of a rank's end of each connection, as they stand in the store: for each rank a length (4 bytes, little endian) and
+// bytes.
+void AppendAddress(const std::vector<char>& address, std::string* text) {
+  for (int shift = 0; shift < 32; shift += 8) *text += static_cast<char>(address.size() >> shift);
+  text->append(address.data(), address.size());
+}
+bool AddressOf(const std::string& text, int rank, std::vector<char>* address) {
+  size_t at = 0;
+  for (int r = 0;; ++r) {
+    if (text.size() - at < 4) return false;
+    size_t bytes = 0;
+    for (int i = 0; i < 4; ++i) bytes |= static_cast<size_t>(static_cast<unsigned char>(text[at + i])) << (8 * i);
+    at += 4;
+    if (text.size() - at < bytes) return false;
+    if (r == rank) {
+      const char* const first = text.data() + at;
+      address->assign(first, first + bytes);
+      return true;
+    }
+    at += bytes;
+  }
+}
+
+std::shared_ptr<gloo::transport::Context> Connect(const MxrecPluginOptions& options, const MxrecPluginStore& store,
+                                                  int64_t deadline, MxrecPluginError* error) {
+  gloo::transport::tcp::attr attributes;
+  attributes.hostname = options.bind_host[0] != '\0' ? options.bind_host : "127.0.0.1";
+  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::transport::Context> context;
+  std::string own;
+  try {
+    device = gloo::transport::tcp::CreateDevice(attributes);
+    context = device->createContext(options.rank, options.size);
+    // Gloo waits five times as long for a connection.
+    context->setTimeout(std::chrono::milliseconds(std::max<int64_t>((deadline - Now()) / 5'000'000, 1)));
+    for (int rank = 0; rank < options.size; ++rank) {
+      AppendAddress(rank == options.rank ? std::vector<char>() : context->createPair(rank)->address().bytes(), &own);
+    }
+  } catch (const std::exception& e) {
+    Fail(error, kUnavailable,
+         "gloo: cannot listen at '" + attributes.hostname + "': is it an address of this host? (" + e.what() + ")");
+    return nullptr;
+  }
+  store.set(store.context, ("gloo/" + std::to_string(options.rank)).c_str(), own.data(), own.size(), error);
+  if (error->code != 0) return nullptr;
+  for (int rank = 0; rank < options.size; ++rank) {
+    if (rank == options.rank) continue;
+    std::string theirs;
+    const auto take = [](void* to, const void* value, uint64_t bytes) {
+      static_cast<std::string*>(to)->assign(static_cast<const char*>(value), bytes);
+    };
+    store.get(store.context, ("gloo/" + std::to_string(rank)).c_str(), deadline, take, &theirs, error);
+    if (error->code == kCancelled) Fail(error, kUnavailable, "gloo: rank " + std::to_string(rank) + " did not come in time");
+    if (error->code != 0) return nullptr;
+    std::vector<char> address;
+    if (!AddressOf(theirs, options.rank, &address)) {
+      Fail(error, kDataLoss, "gloo: the store's entry of rank " + std::to_string(rank) + " is no list of addresses");
+      return nullptr;
+    }
+    try {
+      context->getPair(rank)->connect(address);
+    } catch (const std::exception& e) {
+      Fail(error, kUnavailable,
+           "gloo: rank " + std::to_string(rank) + " cannot be reached from '" + attributes.hostname +
+               "': choose an interface that leads to it (" + e.what() + ")");
+      return nullptr;
+    }
+  }
+  return context;
+}
+
+void* Open(const MxrecPluginOptions* options, const MxrecPluginStore* store, int64_t deadline, MxrecPluginError* error) {
+  try {
+    const auto context = Connect(*options, *store, deadline, error);
+    return context != nullptr ? new GlooTransport(context, options->piece_bytes) : nullptr;
+  } catch (const std::exception& e) {
+    Fail(error, kUnavailable, std::string("gloo: ") + e.what());
+    return nullptr;
+  }
+}
+
+void Exchange(void* transport, const MxrecPluginSend* sends, uint64_t send_count, const MxrecPluginReceive* receives,
+              uint64_t receive_count, int64_t deadline, MxrecPluginError* error) {
+  try {
+    static_cast<GlooTransport*>(transport)->Exchange(sends, send_count, receives, receive_count, deadline, error);
+  } catch (const std::exception& e) {
+    Fail(error, kUnavailable, std::string("gloo: ") + e.what());
+  }
+}
+
+void Abort(void* transport) { static_cast<GlooTransport*>(transport)->Abort(); }
+
+void Close(void* transport, int32_t clean) { delete static_cast<GlooTransport*>(transport); }
+
+constexpr MxrecTransportPlugin kPlugin{MXREC_TRANSPORT_PLUGIN_VERSION, "gloo-tcp", Open, Exchange, Abort, Close};
+
+}  // namespace
+}  // namespace mxrec::plugin
+
+extern "C" __attribute__((visibility("default"))) const MxrecTransportPlugin* mxrec_transport_plugin() {
+  return &mxrec::plugin::kPlugin;
+}
