@@ -21,6 +21,11 @@ endif()
 # Puts the copyright file of the Debian package that owns `file` into `target`.
 function(copy_license file target)
   execute_process(COMMAND dpkg-query -S "${file}" OUTPUT_VARIABLE owner ERROR_VARIABLE error RESULT_VARIABLE code)
+  if(NOT code EQUAL 0)
+    # Where /lib is a link to /usr/lib, a package may still own the file under the former name.
+    string(REGEX REPLACE "^/usr/" "/" former "${file}")
+    execute_process(COMMAND dpkg-query -S "${former}" OUTPUT_VARIABLE owner ERROR_VARIABLE error RESULT_VARIABLE code)
+  endif()
   string(REGEX REPLACE ":.*" "" package "${owner}")
   set(copyright "/usr/share/doc/${package}/copyright")
   if(code EQUAL 0 AND EXISTS "${copyright}")
