@@ -1,7 +1,7 @@
 # The front door. Each target does what is missing first: packages, .venv, build. `make help` lists them.
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-full check bench bench-peers lint format asan tsan wheel clean
+.PHONY: help setup build demo test test-full check bench bench-comm bench-peers lint format asan tsan wheel clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' Makefile | column -t -s '|'
@@ -32,6 +32,9 @@ tsan: setup  ## engine tests under ThreadSanitizer
 
 bench: build  ## benchmarks: a table, and JSON in bench/out (ARGS=--quick: small tables)
 	@scripts/bench.sh $(ARGS)
+
+bench-comm: setup  ## allreduce between two ranks beside raw Open MPI and Gloo
+	@scripts/bench_comm.sh $(ARGS)
 
 bench-peers: build  ## the same beside other libraries, installed below build/peers (8 GB; ARGS="--quick --no-peers": a smoke run)
 	@scripts/bench_peers.sh $(ARGS)
