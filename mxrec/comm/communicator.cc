@@ -1,7 +1,7 @@
 #include "mxrec/comm/communicator.h"
 
 #include "mxrec/comm/controller/communicator_impl.h"
-#include "mxrec/comm/local_transport.h"
+#include "mxrec/comm/transport_factory.h"
 
 namespace mxrec {
 
@@ -32,11 +32,10 @@ std::string_view CollectiveName(Collective kind) {
 }
 
 Result<std::unique_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
-  return internal::CreateCommunicator(
-      options, [](const CommOptions& agreed, std::shared_ptr<Store> store) -> Result<std::unique_ptr<Transport>> {
-        if (agreed.size == 1) return std::move(MakeLocalTransports(1)[0]);
-        return UnimplementedError("this build has no transport between processes: size is " + std::to_string(agreed.size));
-      });
+  return internal::CreateCommunicator(options, [](const CommOptions& agreed, std::shared_ptr<Store> store) {
+    if (store == nullptr) store = MakeMemoryStore();  // a world of one rank
+    return CreateTransport(agreed, *store, std::chrono::steady_clock::now() + agreed.connect_timeout);
+  });
 }
 
 }  // namespace mxrec

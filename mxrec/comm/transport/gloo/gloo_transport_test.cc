@@ -25,6 +25,9 @@ class GlooTransportTest : public testing::Test {
  protected:
   void SetUp() override {
     if (!PluginIsThere("gloo", MXREC_PLUGIN_FOLDER)) GTEST_SKIP() << "built without libgloo-dev";
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "Gloo is not instrumented for ThreadSanitizer";
+#endif
   }
   static Result<std::unique_ptr<Transport>> Join(Store& store, int rank, int size, Deadline deadline,
                                                  const std::string& host = "127.0.0.1") {
