@@ -104,7 +104,8 @@ Result<BucketIndex> BucketIndex::Grown(uint64_t extra, uint32_t stagger) const {
 }
 
 Result<BucketIndex> BucketIndex::Rebuilt(uint32_t stagger) const {
-  return Resized(std::clamp<uint32_t>(BucketsFor(size_, stagger), 1, std::max(bucket_count_, 1u)));
+  if (size_ == 0) return BucketIndex(pool_);
+  return Resized(std::min(BucketsFor(size_, stagger), bucket_count_));
 }
 
 Result<BucketIndex> BucketIndex::Resized(uint32_t new_bucket_count) const {

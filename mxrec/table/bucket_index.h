@@ -103,7 +103,7 @@ class BucketIndex {
   bool WantsRebuild(uint32_t stagger = 64) const {
     return erased_since_rebuild_ > uint64_t{bucket_count_} * (64 + stagger) / 128 && bucket_count_ > 1;
   }
-  // A copy of the size that fits now (may be smaller), without left-over overflow bits.
+  // A copy of the size that fits now (may be smaller; no buckets without keys), without left-over overflow bits.
   Result<BucketIndex> Rebuilt(uint32_t stagger) const;
   void Clear();
 

@@ -158,6 +158,8 @@ TEST(BucketIndexTest, ARebuildIsNeverLargerAndShrinksWhatWasErased) {
   const BucketIndex rebuilt = index.Rebuilt(0).value();
   EXPECT_LT(rebuilt.bucket_count(), before / 10);
   for (uint32_t i = 19'000; i < 20'000; ++i) EXPECT_NE(rebuilt.Find(keys[i]), nullptr);
+  for (uint32_t i = 19'000; i < 20'000; ++i) index.Erase(keys[i]);
+  EXPECT_EQ(index.Rebuilt(0).value().bytes(), 0u);
 }
 
 TEST(BucketIndexTest, WalkingCanBeStopped) {

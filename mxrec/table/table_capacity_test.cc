@@ -152,6 +152,31 @@ TEST(CapacityTest, ATableTakesJustItsCapacity) {
   }
 }
 
+// Shards that are empty again must cost nothing: with 64 of them a bucket each is more than such caps.
+TEST(CapacityTest, ACapOfAFewRowsHoldsToo) {
+  for (const uint64_t cap : {300, 1000, 3000, 6000, 8000}) {
+    for (const uint32_t min_used_times : {1, 2}) {
+      TableOptions options = Evicting(4, kNoRowLimit);
+      options.max_bytes = cap;
+      options.min_used_times = min_used_times;
+      options.keep_counts = min_used_times > 1;
+      auto table = MakeTable(options);
+      SlottedStep step("k", 4, 2);
+      for (uint64_t id = 0; id < 500; ++id) {
+        ASSERT_TRUE(Train(table.get(), {Mix64(id), Mix64(id)}, 1.0f, &step).ok()) << cap << " " << id;
+        ASSERT_LE(Bytes(table->stats()), cap) << id;
+        ASSERT_TRUE(Has(*table, Mix64(id))) << cap;
+      }
+      auto source = MakeTable(SmallOptions(4));
+      ASSERT_TRUE(Train(source.get(), Spread(0, 2000), 1.0f, &step).ok());
+      auto loaded = MakeTable(options);
+      ASSERT_TRUE(CopyInto(*source, loaded.get()).ok());
+      EXPECT_GT(loaded->size(), 0u) << cap;
+      EXPECT_LE(Bytes(loaded->stats()), cap);
+    }
+  }
+}
+
 TEST(CapacityTest, AStepThatAloneNeedsMoreThanFitsFailsAndChangesNothing) {
   TableOptions options = Evicting(2, 100);
   options.keep_counts = true;
