@@ -136,7 +136,7 @@ TEST(CapacityTest, OccurrencesWithinAStepCountAsUses) {
   EXPECT_TRUE(Has(*table, 4));
 }
 
-TEST(CapacityTest, ATableTakesJustItsCapacity) {
+TEST(CapacityTest, D08ATableTakesJustItsCapacity) {
   for (const bool adversarial : {false, true}) {
     auto table = MakeTable(Evicting(1, 1024));
     SubtractGradient updater(1);

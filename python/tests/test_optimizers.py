@@ -162,6 +162,19 @@ def test_d_15_lazy_adam_two_rows_on_alternate_steps_by_hand(sess):
     np.testing.assert_allclose(model.look(sess, [1, 2])[:, 0], [state[1][0], state[2][0]], rtol=2e-6)
 
 
+def test_d_20_ftrl_on_a_table_and_on_a_variable_agree_over_100_steps_and_lookups_show_the_stored_rows(sess):
+  pair = Pair(lambda: tf.train.FtrlOptimizer(0.1, l1_regularization_strength=0.01, l2_regularization_strength=0.01), dim=4)
+  rng = np.random.RandomState(8)
+  pair.run(sess, [])
+  for _ in range(100):
+    feed = {pair.ids: np.concatenate([np.arange(Pair.ROWS), rng.randint(0, Pair.ROWS, 4)])}
+    feed[pair.target] = rng.randn(len(feed[pair.ids]), 4).astype(np.float32)
+    sess.run(pair.train, feed)
+    stored = pair.emb_table.lookup_numpy(np.arange(Pair.ROWS), sess)
+    np.testing.assert_array_equal(sess.run(pair.looked[1], feed)[: Pair.ROWS], stored)
+    np.testing.assert_allclose(stored, sess.run(pair.variable), atol=1e-6, rtol=0)
+
+
 def test_d_17_one_id_through_two_lookups_is_one_step_with_the_summed_gradient(sess):
   emb_table = helpers.table(dimension=1, initializer=tf.ones_initializer())
   losses = [tf.reduce_sum(mxrec.embedding_lookup(emb_table, ids)) * weight for ids, weight in (([4, 5], 1.0), ([5, 6, 5], 0.5))]

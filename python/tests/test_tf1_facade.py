@@ -282,6 +282,19 @@ def test_names_of_tensorflow_0_work(own, sess):
   assert names["writer"] is tf.summary.FileWriter and sess.run(names["merged"])
 
 
+@pytest.mark.parametrize(
+  "call", ["tf.nn.dropout(x, 0.9)", "tf.nn.dropout(x, keep_prob=0.9)", "tf.layers.dropout(x, 0.1, training=True)"]
+)
+def test_d_16_the_positional_number_of_dropout_is_the_part_that_stays(call, own, sess):
+  own_code = own(f"""
+    import tensorflow as tf
+    x = tf.ones([100, 100])
+    y = {call}
+  """)
+  zeros = 1.0 - np.count_nonzero(sess.run(own_code["y"])) / 10_000
+  assert 0.08 < zeros < 0.12
+
+
 def test_set_seed_is_the_graphs_seed(own, sess):
   own("import tensorflow as tf\ntf.random.set_seed(77)")
   assert tf.get_default_graph().seed == 77
