@@ -137,12 +137,15 @@ def sparse_optimizer(
     options.append(("l2_regularization", l2))
   if row_clip_norm is not None:
     options.append(("row_clip_norm", _validate.number("row_clip_norm", row_clip_norm, 0.0, low_allowed=False)))
-  multipliers = {}
+  multipliers: dict[str, Any] = {}
   if learning_rate_multipliers is not None:
     given = learning_rate_multipliers
     if not isinstance(given, Mapping):
       raise ValueError(f"learning_rate_multipliers must be a dict from tables to numbers, or None: got {_validate.found(given)}")
-    multipliers = {_table_name(key): _multiplier(key, value) for key, value in given.items()}
+    for key, value in given.items():
+      if _table_name(key) in multipliers:
+        raise ValueError(f"learning_rate_multipliers has table '{_table_name(key)}' twice: as a table and by its name")
+      multipliers[_table_name(key)] = _multiplier(key, value)
   if isinstance(optimizer, RowOptimizer):
     if not options and not multipliers:
       return optimizer

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tensorflow as tf
 
 from mxrec import _validate
@@ -17,7 +15,7 @@ def _figure(stats: tf.Tensor, field: str) -> tf.Tensor:
   return tf.strings.to_number(tf.strings.regex_replace(stats, rf'^.*"{field}":([0-9]+).*$', r"\1"))
 
 
-def summary(table: Any) -> tf.Tensor:
+def summary(table: table_lib.EmbeddingTable) -> tf.Tensor:
   """Scalars for TensorBoard: `mxrec/<table>/rows`, `hit_rate`, `new_ids`, `evictions`, `bytes`.
 
   `hit_rate` is the share of distinct ids looked up that had a row; it, `new_ids` (rows ever inserted) and `evictions` count from

@@ -332,8 +332,8 @@ def scalar(label: str, value: Any) -> Any:
   return value
 
 
-def default_row(table: str, dimension: int, value: Any) -> tf.Tensor:
-  """A number or [dimension] numbers, as a float32 tensor of shape [] or [dimension]."""
+def default_row(table: str, dimension: int, value: Any) -> Any:
+  """A number or [dimension] numbers: an array, or a tensor when it is or holds one, of shape [] or [dimension]."""
   label = f"default of a lookup in table '{table}'"
   if _holds_tensors(value):
     value = _stack(label, value)
@@ -346,10 +346,10 @@ def default_row(table: str, dimension: int, value: Any) -> tf.Tensor:
       raise ValueError(f"{label} must be numbers: got {found(given)} of dtype {value.dtype}")
   if is_tensor(value) and not (value.dtype.is_floating or value.dtype.is_integer):
     raise ValueError(f"{label} must be numbers: got a tensor of {value.dtype.name}")
-  row = tf.cast(tf.convert_to_tensor(value), tf.float32)
-  if row.shape.rank != 0 and not row.shape.is_compatible_with([dimension]):
-    raise ValueError(f"{label} must be a number or have shape [{dimension}]: got {row.shape}")
-  return row
+  shape = tf.TensorShape(value.shape)
+  if shape.rank != 0 and not shape.is_compatible_with([dimension]):
+    raise ValueError(f"{label} must be a number or have shape [{dimension}]: got {value.shape}")
+  return value
 
 
 def max_norm(table: str, value: Any) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.feature_column import feature_column as columns_v1
 from tensorflow.python.feature_column import feature_column_v2 as columns_v2
@@ -144,7 +145,11 @@ def embedding_column(
       f"{_validate.found(combiner)}"
     )
   _validate.boolean("training", training)
-  _validate.padding_ids(table.name, padding_id)
-  if isinstance(padding_id, list):
-    padding_id = tuple(padding_id)  # a column can be a key
-  return TableColumn(categorical_column, table, combiner, _validate.max_norm(table.name, max_norm), training, default, padding_id)
+  max_norm = _validate.max_norm(table.name, max_norm)
+  # A column can be a key: no lists or arrays in it.
+  padding_id = tuple(_validate.padding_ids(table.name, padding_id)) or None
+  if default is not None:
+    default = _validate.default_row(table.name, table.dimension, default)
+    if isinstance(default, np.ndarray):
+      default = tuple(default.tolist()) if default.ndim else default.item()
+  return TableColumn(categorical_column, table, combiner, max_norm, training, default, padding_id)

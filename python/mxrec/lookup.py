@@ -44,7 +44,7 @@ def _default_row(table: table_lib.EmbeddingTable, default: Any) -> tf.Tensor:
   """[0] for zeros, else [dimension]."""
   if default is None:
     return tf.zeros([0], tf.float32)
-  row = _validate.default_row(table.name, table.dimension, default)
+  row = tf.cast(tf.convert_to_tensor(_validate.default_row(table.name, table.dimension, default)), tf.float32)
   return tf.fill([table.dimension], row) if row.shape.rank == 0 else row
 
 

@@ -89,6 +89,18 @@ def test_the_column_parses_what_its_categorical_column_parses():
   assert list(spec) == ["a"] and spec["a"].dtype == tf.int64
 
 
+@pytest.mark.parametrize("default", [2, [2.0, 2.0], (2.0, 2.0), np.full(2, 2.0, np.float32)])
+@pytest.mark.parametrize("padding_id", [7, [7, 8], np.array([7])])
+def test_a_column_can_be_a_key_whatever_kind_its_default_and_padding_are_of(default, padding_id, sess):
+  emb_table = helpers.table(dimension=2)
+  item = tf.feature_column.categorical_column_with_identity("a", 10)
+  column = mxrec.embedding_column(item, emb_table, training=False, default=default, padding_id=padding_id)
+  assert column == mxrec.embedding_column(item, emb_table, training=False, default=default, padding_id=padding_id)
+  outputs = {}
+  tf.feature_column.input_layer({"a": tf.constant([[1], [7]], tf.int64)}, [column], cols_to_output_tensors=outputs)
+  assert sess.run(outputs[column]).tolist() == [[2, 2], [2, 2]]
+
+
 def test_wrong_arguments_are_value_errors_that_name_the_table():
   emb_table = helpers.table("clicks")
   item = tf.feature_column.categorical_column_with_identity("a", 10)
@@ -98,7 +110,14 @@ def test_wrong_arguments_are_value_errors_that_name_the_table():
   for wrong in (tf.feature_column.numeric_column("x"), "a", sequence):
     with pytest.raises(ValueError, match="categorical_column.*'clicks'"):
       mxrec.embedding_column(wrong, emb_table)
-  for arguments in ({"combiner": "max"}, {"combiner": None}, {"max_norm": 0}, {"padding_id": 0.5}):
+  for arguments in (
+    {"combiner": "max"},
+    {"combiner": None},
+    {"max_norm": 0},
+    {"padding_id": 0.5},
+    {"default": [1.0]},
+    {"default": "a"},
+  ):
     with pytest.raises(ValueError, match="'clicks'"):
       mxrec.embedding_column(item, emb_table, **arguments)
   with pytest.raises(NotImplementedError, match="clicks"):

@@ -323,6 +323,8 @@ def test_wrong_options_are_refused(sess):
   refused("keyed by tables or their names: got int", learning_rate_multipliers={3: 1.0})
   refused(r"multipliers\['a'\] is less than 0", learning_rate_multipliers={"a": -1})
   refused(r"multipliers\['a'\] must be a scalar", learning_rate_multipliers={"a": tf.constant([1.0])})
+  with tf.Graph().as_default():
+    refused("has table 'twice' twice", learning_rate_multipliers={helpers.table("twice"): 1.0, "twice": 2.0})
   unknown = mxrec.sparse_optimizer(tf.train.GradientDescentOptimizer(0.1), learning_rate_multipliers={"typo": 1.0})
   with pytest.raises(ValueError, match="names table 'typo', which is not there: tables are \\['t'\\]"):
     mxrec.minimize(tf.reduce_sum(mxrec.embedding_lookup(helpers.table(), [1])), unknown)

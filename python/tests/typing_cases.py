@@ -36,6 +36,7 @@ def wrong(session: tf.Session, table: mxrec.EmbeddingTable) -> None:
   mxrec.embedding_lookup(table, [1], name=5)  # type: ignore[arg-type]
   mxrec.AdamWOptimizer(name=1)  # type: ignore[arg-type]
   mxrec.GroupFtrlOptimizer(0.1).minimize()  # type: ignore[call-arg]
+  mxrec.summary("t")  # type: ignore[arg-type]
   mxrec.sparse_optimizer(None, weight_decay="0.1")  # type: ignore[arg-type]
   mxrec.EmbeddingTableSaver(table)  # type: ignore[arg-type]
   mxrec.EmbeddingTableSaver([table]).save(session, "folder", "1")  # type: ignore[arg-type]
