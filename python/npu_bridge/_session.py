@@ -8,6 +8,8 @@ Two things happen in the wrapped constructors of `tf.Session` and `tf.Interactiv
 - **Editing**, from the first star import of `npu_bridge.npu_init`: every new session gets the edits of `npu_config_proto`. They are
   made in the caller's own ConfigProto, which shows them afterwards, as on the NPU. `unpatch_sessions()` ends it.
 
+What lets sessions repeat loop ops is put in place along with the wrapping (npu_bridge._loops).
+
 TensorFlow's own sessions under MonitoredSession, Supervisor and Keras are made by the same constructors.
 """
 
@@ -23,7 +25,7 @@ from tensorflow.python.client import session as session_lib
 from tensorflow.python.eager import context
 
 from mxrec import _world
-from npu_bridge import _options
+from npu_bridge import _loops, _options
 
 OPTIMIZER = "NpuOptimizer"
 _OFF = rewriter_config_pb2.RewriterConfig.OFF
@@ -73,7 +75,8 @@ def unpatch_sessions() -> None:
 
 
 def install_validation() -> None:
-  """Wraps the two constructors, once."""
+  """Wraps the two constructors, once, and lets sessions repeat loop ops."""
+  _loops.install()
   for kind in (session_lib.Session, session_lib.InteractiveSession):
     if kind not in _originals:
       _originals[kind] = kind.__init__

@@ -6,6 +6,7 @@ import tensorflow.compat.v1 as tf
 from npu_bridge import _loops, _options, _session
 from npu_bridge.estimator.npu import util
 from tensorflow.core.framework import summary_pb2  # noqa: F401 - registers the proto that hooks write
+from tensorflow.core.protobuf import config_pb2
 
 N = 10
 
@@ -315,6 +316,106 @@ def test_tables_train_in_a_loop(sess):
   op = util.set_iteration_per_loop(sess, train, N)
   sess.run(op)
   assert table.size(sess) == N
+
+
+def test_a_callable_of_callable_options_loops(sess):
+  model = Model().start(sess)
+  extra = tf.get_variable("extra", [], tf.int64, initializer=tf.zeros_initializer(), use_resource=True)
+  sess.run(extra.initializer)
+  x = tf.placeholder(tf.int64, [], name="x")
+  ops = [util.set_iteration_per_loop(sess, train, n) for train, n in ((model.train, N), (extra.assign_add(x).op, 3))]
+  options = config_pb2.CallableOptions(feed=[x.name], fetch=[model.loss.name], target=[op.name for op in ops])
+  call = sess._make_callable_from_options(options)
+  metadata = tf.RunMetadata()
+  for run in (1, 2):
+    (loss,) = call(np.int64(2), run_metadata=metadata)
+    assert loss % 1000 == run * N - 1
+    assert sess.run([model.step, extra]) == [run * N, run * 6]
+  plain = sess._make_callable_from_options(config_pb2.CallableOptions(fetch=[extra.read_value().name]))
+  assert plain()[0] == 12
+
+
+def test_a_partial_run_of_a_loop_is_refused_by_name(sess):
+  model = Model().start(sess)
+  op = util.set_iteration_per_loop(sess, model.train, N)
+  x = tf.placeholder(tf.float32, [])
+  late = depends(op)
+  for fetches in ([late], [op], [x * 2, late]):
+    with pytest.raises(NotImplementedError, match="IterationOp: use session.run"):
+      sess.partial_run_setup(fetches, [x])
+  doubled = x * 2
+  assert sess.partial_run(sess.partial_run_setup([doubled], [x]), doubled, {x: 2.0}) == 4.0
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+  lines = []
+  monkeypatch.setattr(_loops.tf_logging, "warning", lambda text, *args: lines.append(text % args))
+  return lines
+
+
+def exported(path, count, **arguments):
+  """Writes a meta graph whose op "train" adds one to the global step and is looped `count` times, if that is not None."""
+  with tf.Graph().as_default(), tf.Session() as session, tf.name_scope("part"):
+    step = tf.train.get_or_create_global_step()
+    session.run(step.initializer)
+    loop = util.IterationPerLoop()
+    loop.create_iteration_per_loop_var(tf.assign_add(step, 1, name="train").op)
+    if count is not None:
+      loop.load_iteration_per_loop_var(session, count)
+    tf.train.export_meta_graph(str(path), **arguments)
+  return str(path)
+
+
+@pytest.mark.parametrize("scope", [None, "inner"])
+def test_a_loop_op_of_an_imported_meta_graph_loops(tmp_path, scope, warnings):
+  path = exported(tmp_path / "graph.meta", 5)
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    tf.train.import_meta_graph(path, import_scope=scope)
+    (op,) = [op for op in graph.get_operations() if op.name.endswith("IterationOp")]
+    (step,) = tf.global_variables()
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    session.run(op)
+    assert session.run(step) == 5
+    session.run(op.name)
+    assert session.run(step) == 10
+    tf.train.export_meta_graph(str(tmp_path / "again.meta"))
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    tf.train.import_meta_graph(str(tmp_path / "again.meta"))
+    session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+    session.run(op.name)
+    assert session.run(tf.global_variables()[0]) == 5
+    util.load_loops(session, 2)
+    session.run(op.name)
+    assert session.run(tf.global_variables()[0]) == 7
+  assert not warnings
+
+
+def test_a_scope_is_exported_with_its_loops_and_without_others(tmp_path):
+  path = exported(tmp_path / "part.meta", 4, export_scope="other")
+  with tf.Graph().as_default() as graph:
+    tf.train.import_meta_graph(path)
+    assert not graph.get_operations() and not _loops.of_graph(graph)
+
+
+def test_a_loop_op_without_its_number_runs_one_step_and_says_so(tmp_path, warnings):
+  path = exported(tmp_path / "graph.meta", None)
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    tf.train.import_meta_graph(path)
+    session.run(tf.global_variables_initializer())
+    op = next(op for op in graph.get_operations() if op.name.endswith("IterationOp"))
+    for _ in range(2):
+      session.run(op)
+    assert session.run(tf.global_variables()[0]) == 2
+  assert len(warnings) == 1 and "was given no number of iterations" in warnings[0]
+  definition = graph.as_graph_def()
+  with tf.Graph().as_default() as graph, tf.Session() as session:
+    tf.import_graph_def(definition, name="bare")
+    session.run(graph.get_operation_by_name("bare/global_step/Assign"))
+    for _ in range(2):
+      session.run(f"bare/{op.name}")
+    assert session.run("bare/global_step:0") == 2
+  assert len(warnings) == 2 and f"the op bare/{op.name} is no loop in this graph" in warnings[1]
 
 
 def test_a_loop_can_be_made_in_an_imported_graph(tmp_path):

@@ -74,7 +74,7 @@ class IterationPerLoop:
         create_or_get_var(name)
       # Not tf.group, which marks train_op, and TensorFlow warns of changes to an op that a session has seen.
       with tf.control_dependencies(None):
-        op = tf.no_op(name="IterationOp")
+        op = tf.no_op(name=_loops.OP_NAME)
       op._add_control_input(train_op)
     self._loops.append(_loops.add(op))
     self._graph = train_op.graph
@@ -92,6 +92,11 @@ class IterationPerLoop:
     if self._graph is None:
       raise RuntimeError("load_iteration_per_loop_var needs create_iteration_per_loop_var before")
     _load_loop_variables(self._graph, sess, iterations_per_loop, self._loops)
+
+  def shorten(self, sess: Any, iterations: int) -> None:
+    """Sets the number of iterations in a session that goes on, leaving what the loop variables and options say of the others."""
+    for loop in self._loops:
+      loop.by_session[_loops.raw_session(sess)] = iterations
 
 
 def _check_operation(train_op: Any) -> None:
@@ -197,7 +202,10 @@ def set_graph_exec_config(
 
   def mark(one: Any) -> None:
     if isinstance(one, str):
-      one = tf.get_default_graph().as_graph_element(one)
+      try:
+        one = tf.get_default_graph().as_graph_element(one)
+      except (KeyError, ValueError) as error:
+        raise ValueError(f"fetch {one!r} names no tensor and no operation of the graph") from error
     if isinstance(one, (list, tuple)):
       for part in one:
         mark(part)
