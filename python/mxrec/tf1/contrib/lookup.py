@@ -40,7 +40,23 @@ index_to_string_table_from_file = lookup_ops.index_to_string_table_from_file
 string_to_index_table_from_file = lookup_ops.index_table_from_file
 
 
-class HashTable(lookup_ops.StaticHashTableV1):
+class _Table:
+  """What TensorFlow 1's tables had: `shared_name`, which subclasses keep as _given_shared_name, and `init`."""
+
+  _given_shared_name: str | None = None
+
+  def _create_resource(self) -> Any:
+    if self._given_shared_name:
+      self._shared_name = self._given_shared_name
+    return super()._create_resource()
+
+  @property
+  def init(self) -> Any:
+    """The operation that fills the table."""
+    return getattr(self, "initializer", None) or tf.no_op()
+
+
+class HashTable(_Table, lookup_ops.StaticHashTableV1):
   """A table that its initializer fills once; `table.init` or `tf.tables_initializer()` runs that."""
 
   def __init__(self, initializer: Any, default_value: Any, shared_name: str | None = None, name: str | None = None):
@@ -55,17 +71,8 @@ class HashTable(lookup_ops.StaticHashTableV1):
     self._given_shared_name = shared_name
     super().__init__(initializer, default_value, name)
 
-  def _create_resource(self) -> Any:
-    if self._given_shared_name:
-      self._shared_name = self._given_shared_name
-    return super()._create_resource()
 
-  @property
-  def init(self) -> Any:
-    return self.initializer
-
-
-class MutableHashTable(lookup_ops.MutableHashTable):
+class MutableHashTable(_Table, lookup_ops.MutableHashTable):
   """A table that changes while it runs: insert, remove, lookup, export, size. Not trainable."""
 
   def __init__(
@@ -90,17 +97,8 @@ class MutableHashTable(lookup_ops.MutableHashTable):
     self._given_shared_name = shared_name
     super().__init__(key_dtype, value_dtype, default_value, name=name, checkpoint=checkpoint)
 
-  def _create_resource(self) -> Any:
-    if self._given_shared_name:
-      self._shared_name = self._given_shared_name
-    return super()._create_resource()
 
-  @property
-  def init(self) -> Any:
-    return tf.no_op()
-
-
-class MutableDenseHashTable(lookup_ops.DenseHashTable):
+class MutableDenseHashTable(_Table, lookup_ops.DenseHashTable):
   """MutableHashTable with open addressing; `empty_key` and `deleted_key` are keys that nobody may use."""
 
   def __init__(
@@ -129,15 +127,6 @@ class MutableDenseHashTable(lookup_ops.DenseHashTable):
       name=name,
       checkpoint=checkpoint,
     )
-
-  def _create_resource(self) -> Any:
-    if self._given_shared_name:
-      self._shared_name = self._given_shared_name
-    return super()._create_resource()
-
-  @property
-  def init(self) -> Any:
-    return tf.no_op()
 
 
 def index_table_from_tensor(
