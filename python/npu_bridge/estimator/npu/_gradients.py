@@ -15,9 +15,9 @@ from npu_bridge.estimator.npu import util
 
 def rank_size() -> int:
   """The number of ranks; ValueError when the environment names two, or something else than a number."""
-  for variable in ("RANK_SIZE", "CM_WORKER_SIZE"):
-    _world.number(os.environ, variable, 0)
-  return int(util.get_ranksize())
+  text = util.get_ranksize()
+  variable = "RANK_SIZE" if os.environ.get("RANK_SIZE") else "CM_WORKER_SIZE"
+  return _world.number({variable: text}, variable, 0) or 1
 
 
 class WrappingOptimizer(tf.train.Optimizer):

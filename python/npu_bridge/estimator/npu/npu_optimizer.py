@@ -90,8 +90,7 @@ def reduce(tensor: Any, root_rank: int, average: bool = True, fusion: int = 0, f
   Raises:
     ValueError: the environment variable DEVICE_ID is not set.
   """
-  if not os.environ.get("DEVICE_ID"):
-    raise ValueError("npu_optimizer.reduce needs the environment variable DEVICE_ID: it is not set")
+  _require_device_id("npu_optimizer.reduce")
   size = _gradients.rank_size()
   if size <= 1:
     return tensor
@@ -103,6 +102,11 @@ def reduce(tensor: Any, root_rank: int, average: bool = True, fusion: int = 0, f
   return summed / tf.cast(size, summed.dtype) if average else summed
 
 
+def _require_device_id(who: str) -> None:
+  if not os.environ.get("DEVICE_ID"):
+    raise ValueError(f"{who} needs the environment variable DEVICE_ID: it is not set")
+
+
 def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
   """Makes an optimizer average its gradients over the ranks. The number of ranks is read now.
 
@@ -111,9 +115,19 @@ def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
 
   Returns:
     The same object, with compute_gradients, get_gradients and _compute_gradients (those it has) replaced.
+
+  Raises:
+    ValueError: None, or a name that Keras does not know.
+    TypeError: what is no optimizer.
   """
+  if optimizer is None:
+    raise ValueError("npu_distributed_optimizer_wrapper needs an optimizer or the name of a Keras optimizer: got None")
   if isinstance(optimizer, str):
     optimizer = tf.keras.optimizers.get(optimizer)
+  methods = ("compute_gradients", "_compute_gradients", "get_gradients")
+  if isinstance(optimizer, type) or not any(callable(getattr(optimizer, name, None)) for name in methods):
+    found = f"the class {optimizer.__name__}" if isinstance(optimizer, type) else f"{type(optimizer).__name__} {optimizer!r}"
+    raise TypeError(f"npu_distributed_optimizer_wrapper needs an optimizer or the name of a Keras optimizer: got {found}")
   size = _gradients.rank_size()
 
   def averaged(gradient: Any) -> Any:
@@ -149,6 +163,7 @@ class NPUDistributedOptimizer(_gradients.WrappingOptimizer):
     Args:
       optimizer: a tf.train.Optimizer; mxrec's are.
       is_weight_update_sharding: each variable is updated by one rank, which sends it to the others. Has no effect with one rank.
+        compute_gradients then needs the environment variable DEVICE_ID, with one rank too, and raises ValueError without it.
       name: name of the optimizer; None: "Distributed" and the name of the other's class.
     """
     super().__init__(optimizer, name or f"Distributed{type(optimizer).__name__}")
@@ -156,6 +171,8 @@ class NPUDistributedOptimizer(_gradients.WrappingOptimizer):
 
   def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
     """The other optimizer's (gradient, variable) pairs, averaged over the ranks; the very same with one rank."""
+    if self._is_weight_update_sharding:
+      _require_device_id("NPUDistributedOptimizer with is_weight_update_sharding=True")
     pairs = self._opt.compute_gradients(*args, **kwargs)
     size = _gradients.rank_size()
     if size <= 1:
@@ -223,87 +240,98 @@ class NPUOptimizer(_gradients.WrappingOptimizer):
 class KerasDistributeOptimizer:
   """A Keras optimizer that averages the gradients of another one over the ranks.
 
-  An object is of the Keras class that the other one derives from, so that Keras takes it; hyperparameters, state and updates are
-  the other's.
+  An object is of the other one's class as well, and both are one optimizer: hyperparameters, slots and step counter are the same
+  whichever of the two is asked or set. Its configuration holds the other's, so that models are cloned, saved and loaded with it. A
+  process that loads such a model before it makes one gives `custom_objects={"KerasDistributeOptimizer": KerasDistributeOptimizer}`.
   """
 
   def __new__(cls, optimizer: Any, name: str = "NpuKerasOptimizer", **kwargs: Any) -> Any:
     """Makes the object; see __init__."""
     del name, kwargs
-    if issubclass(cls, tf.Module) or hasattr(cls, "_create_slots"):
-      return object.__new__(cls)
-    return object.__new__(type(cls.__name__, (cls, _keras_base(optimizer)), {"__doc__": cls.__doc__}))
+    if isinstance(optimizer, KerasDistributeOptimizer):
+      return optimizer
+    return object.__new__(_keras_class(cls, type(optimizer)))
 
   def __init__(self, optimizer: Any, name: str = "NpuKerasOptimizer", **kwargs: Any) -> None:
     """Makes an optimizer.
 
     Args:
-      optimizer: of tf.keras.optimizers; its gradients are averaged from now on, as npu_distributed_optimizer_wrapper does.
-      name: name of the optimizer.
-      **kwargs: of the Keras class (clipnorm, clipvalue).
+      optimizer: of tf.keras.optimizers; its gradients are averaged from now on, as npu_distributed_optimizer_wrapper does. One that
+        is wrapped already stays as it is.
+      name: name of this optimizer; variables keep the names that the other gives.
+      **kwargs: clipnorm, clipvalue, global_clipnorm, set on the optimizer.
 
     Raises:
-      TypeError: not a Keras optimizer.
+      TypeError: not a Keras optimizer, or another argument.
     """
-    self.__dict__["_npu_optimizer"] = npu_distributed_optimizer_wrapper(optimizer)
-    super().__init__(name=name, **kwargs)
-
-  def __getattr__(self, name: str) -> Any:
-    try:
-      return getattr(self.__dict__["_npu_optimizer"], name)
-    except KeyError:
-      raise AttributeError(name) from None
-
-  def get_updates(self, loss: Any, params: Any) -> Any:
-    """The other optimizer's update ops for a loss."""
-    return self._npu_optimizer.get_updates(loss, params)
-
-  def get_gradients(self, loss: Any, params: Any) -> Any:
-    """The other optimizer's gradients, averaged."""
-    return self._npu_optimizer.get_gradients(loss, params)
-
-  def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-    return self._npu_optimizer._compute_gradients(*args, **kwargs)
-
-  def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-    """The other optimizer's (gradient, variable) pairs, averaged."""
-    return self._npu_optimizer.compute_gradients(*args, **kwargs)
-
-  def minimize(self, *args: Any, **kwargs: Any) -> Any:
-    """The other optimizer's minimize, with averaged gradients."""
-    return self._npu_optimizer.minimize(*args, **kwargs)
-
-  def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-    """The other optimizer's apply_gradients."""
-    return self._npu_optimizer.apply_gradients(*args, **kwargs)
+    for key in kwargs:
+      if key not in ("clipnorm", "clipvalue", "global_clipnorm"):
+        raise TypeError(f"KerasDistributeOptimizer got an unexpected keyword argument {key!r}")
+    if optimizer is not self:
+      npu_distributed_optimizer_wrapper(optimizer)
+      object.__setattr__(self, "__dict__", optimizer.__dict__)
+      self.__dict__["_npu_name"] = name
+    for key, value in kwargs.items():
+      setattr(self, key, value)
 
   def get_config(self) -> dict[str, Any]:
-    """The other optimizer's configuration."""
-    return self._npu_optimizer.get_config()
+    """The name, and the other optimizer's class and configuration."""
+    kind = type(self)._npu_wrapped
+    return {"name": self._npu_name, "optimizer": {"class_name": kind.__name__, "config": kind.get_config(self)}}
 
-  def build(self, *args: Any, **kwargs: Any) -> Any:
-    """Builds the other optimizer's slots (Keras's newer optimizers)."""
-    return self._npu_optimizer.build(*args, **kwargs)
+  @classmethod
+  def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Any:
+    """The optimizer of a configuration.
 
-  def variables(self) -> Any:
-    """The other optimizer's variables."""
-    found = self._npu_optimizer.variables
-    return found() if callable(found) else found
+    Raises:
+      ValueError: the configuration holds no optimizer, or one that Keras does not know.
+    """
+    if not isinstance(config.get("optimizer"), dict):
+      raise ValueError(f"the configuration of a KerasDistributeOptimizer must hold 'optimizer': got {sorted(config)}")
+    kind = getattr(cls, "_npu_wrapped", None)
+    if kind is not None:
+      made = kind.from_config(dict(config["optimizer"]["config"]))
+    else:
+      made = cls._optimizers().deserialize(config["optimizer"], custom_objects=custom_objects)
+    return getattr(cls, "_npu_outer", cls)(made, config.get("name", "NpuKerasOptimizer"))
 
-  @property
-  def iterations(self) -> Any:
-    """The other optimizer's step counter."""
-    return self._npu_optimizer.iterations
-
-  @iterations.setter
-  def iterations(self, value: Any) -> None:
-    self._npu_optimizer.iterations = value
+  @staticmethod
+  def _optimizers() -> Any:
+    """The module of optimizers of the Keras in use."""
+    return tf.keras.optimizers
 
 
-def _keras_base(optimizer: Any) -> type:
-  """The root of the Keras optimizer classes that an optimizer derives from."""
-  roots = [kind for kind in type(optimizer).__mro__ if kind.__name__ in ("OptimizerV2", "_BaseOptimizer", "Optimizer")]
+_keras_classes: dict[tuple[type, type], type] = {}
+
+
+def _keras_class(cls: type, wrapped: type) -> type:
+  """The class of a KerasDistributeOptimizer around an optimizer of the class `wrapped`."""
+  roots = [kind for kind in wrapped.__mro__ if kind.__name__ in ("OptimizerV2", "_BaseOptimizer", "Optimizer")]
   roots = [kind for kind in roots if "keras" in kind.__module__]
   if not roots:
-    raise TypeError(f"KerasDistributeOptimizer needs an optimizer of tf.keras.optimizers: got {type(optimizer).__name__}")
-  return roots[0]
+    raise TypeError(f"KerasDistributeOptimizer needs an optimizer of tf.keras.optimizers: got {wrapped.__name__}")
+  if (cls, wrapped) not in _keras_classes:
+    known = {"__doc__": cls.__doc__, "__module__": cls.__module__, "_npu_wrapped": wrapped, "_npu_outer": cls}
+    _keras_classes[cls, wrapped] = type(cls.__name__, (cls, wrapped), known)
+    _register(roots[0].__module__)
+  return _keras_classes[cls, wrapped]
+
+
+def _register(module: str) -> None:
+  """Lets the Keras that `module` is of load models that were saved with a KerasDistributeOptimizer."""
+  import importlib
+
+  keras = "tensorflow.python.keras" if module.startswith("tensorflow.python.keras") else module.partition(".")[0]
+  if keras == "tf_keras":
+    library = tf.keras
+  else:
+    library = importlib.import_module(keras)
+    for part in ("optimizers", "utils.generic_utils"):
+      importlib.import_module(f"{keras}.{part}")
+  utils = library.utils if keras == "tf_keras" else library.utils.generic_utils
+  loading = type(
+    KerasDistributeOptimizer.__name__,
+    (KerasDistributeOptimizer,),
+    {"_optimizers": staticmethod(lambda: library.optimizers), "_npu_outer": KerasDistributeOptimizer},
+  )
+  utils.get_custom_objects().setdefault(KerasDistributeOptimizer.__name__, loading)
