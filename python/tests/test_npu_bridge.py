@@ -361,10 +361,21 @@ def test_plugin_checks_its_options(tmp_path):
     {"aoe_mode": "3"},
     {"aoe_mode": ""},
     {"aoe_mode": "1", "work_path": str(tmp_path / "missing")},
+    {"work_path": str(tmp_path / "missing")},
     {"op_debug_level": -1},
+    {"op_debug_level": 5},
+    {"precision_mode": "fast"},
+    {"precision_mode_v2": "fast"},
+    {"precision_mode": "force_fp32", "precision_mode_v2": "origin"},
+    {"op_compiler_cache_mode": "maybe"},
+    {"enable_exception_dump": 3},
+    {"export_compile_stat": 3},
   ):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="profiling" if "enable_profiling" in arguments else list(arguments)[-1]):
       npu_plugin.npu_resource_init(**arguments)
+  npu_plugin.npu_resource_init(precision_mode="allow_mix_precision", op_compiler_cache_mode="enable", work_path=str(tmp_path))
+  with pytest.raises(TypeError, match="precision_mode must be str: got list"):
+    npu_plugin.npu_resource_init(precision_mode=[])
   for arguments in ({"graph_run_mode": "1"}, {"enable_profiling": 1}, {"hcom_multi_mode": "x"}, {"oo_constant_folding": None}):
     with pytest.raises(TypeError):
       npu_plugin.npu_resource_init(**arguments)
@@ -495,6 +506,9 @@ def test_graph_marks():
   for arguments in (([x], False, "fast"), ([1],), (None,)):
     with pytest.raises(ValueError):
       util.set_graph_exec_config(*arguments)
+  for name in ("nope:0", "nope", "x:7", "", "a b:c"):
+    with pytest.raises(ValueError, match=f"fetch '{name}' names no tensor and no operation of the graph"):
+      util.set_graph_exec_config([name])
   assert util.set_op_tensor_max_range(x, [4]) is util.set_op_tensor_max_size(x, 4) is x
   assert util.set_op_input_tensor_multi_dims(x, "a:1", "1;2") is x
 
@@ -579,3 +593,13 @@ def test_owners_of_gradients_and_weights():
   assert [util.get_gid_by_weight(variable) for variable in variables] == [0, 0, 1]
   assert [util.get_gid_by_grad(gradient) for gradient in gradients] == [0, 0, 1]
   assert util.get_gid_by_grad(tf.constant(1.0, name="other")) == -1
+
+
+@pytest.mark.parametrize("package", ["npu_bridge", "npu_device.compat.v1"])
+def test_names_of_the_embedding_service_import_and_say_what_to_use(package):
+  for module, name in (("embedding_service", "ESWorker"), ("embedding_table_map_policy", "AutoMergeTableMapPolicy")):
+    found = getattr(importlib.import_module(f"{package}.embedding.{module}"), name)
+    assert isinstance(found, type) and not isinstance(1, found)
+    with pytest.raises(NotImplementedError, match=rf"npu_bridge\.embedding\.{module}\.{name} .*mxrec\.get_embedding_table"):
+      found("config")
+  assert not hasattr(importlib.import_module(f"{package}.embedding.embedding_service"), "_private")

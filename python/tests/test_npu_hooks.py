@@ -1,9 +1,11 @@
 """Hooks and callbacks of npu_bridge."""
 
+import io
 import os
 
 import pytest
 import tensorflow.compat.v1 as tf
+from npu_bridge.estimator import npu_ops
 from npu_bridge.estimator.npu import npu_callbacks, npu_hook, util
 from npu_bridge.npu_init import NpuEmptyHook
 
@@ -104,6 +106,11 @@ def test_output_tensor_hook_takes_names_and_lists_and_logs(monkeypatch):
   assert [line for line in lines if "=" in line] == ["global_step/read:0 = 1", "global_step/read:0 = 2"]
   with pytest.raises(ValueError, match="output_every_n_steps"):
     npu_hook.NPUOutputTensorHook({}, output_every_n_steps=-1)
+  with pytest.raises(TypeError, match="output_every_n_steps must be int: got str '2'"):
+    npu_hook.NPUOutputTensorHook({}, output_every_n_steps="2")
+  for wrong, found in ((None, "NoneType None"), ("x:0", "str 'x:0'"), (step, "RefVariable")):
+    with pytest.raises(TypeError, match=f"tensors must be a dict .*{found}"):
+      npu_hook.NPUOutputTensorHook(wrong)
 
 
 def test_iterations_hook_sets_the_loops_of_every_session():
@@ -130,6 +137,59 @@ def test_step_and_loss_go_to_the_environment(monkeypatch):
   assert float(os.environ["LOSS_NOW"]) == 0.5 and os.environ["TARGET_LOSS"] == "0.1"
   with pytest.raises(ValueError, match="step or loss"):
     npu_hook.TellMeStepOrLossHook(total_step=3)
+
+
+@pytest.mark.parametrize("kind", ["function", "file", "default"])
+def test_the_log_hook_prints_each_line_that_the_graph_sends(kind, capsys):
+  step, train = counter()
+  with tf.control_dependencies([train]):
+    send = npu_ops.outfeed_enqueue_op("_npu_log", [tf.strings.join(["step ", tf.as_string(step.read_value())])])
+  lines, file = [], io.StringIO()
+  stream = {"function": lines.append, "file": file, "default": None}[kind]
+  hook = npu_hook.NPULogOutfeedSessionHook(*([] if stream is None else [stream]))
+  for first in (1, 4):  # a hook serves one session after the other
+    with tf.train.MonitoredSession(hooks=[hook]) as session:
+      for _ in range(3):
+        session.run(send)
+    seen = lines if kind == "function" else (file.getvalue() if kind == "file" else capsys.readouterr().err).splitlines()
+    assert [line for line in seen if line.startswith("step")][-3:] == ["step 1", "step 2", "step 3"], first
+  assert hook._thread is None
+
+
+def host_call(channel, act):
+  """(op that sends the step into a channel, op that takes one and gives it to a function)."""
+  step, train = counter()
+  with tf.control_dependencies([train]):
+    send = npu_ops.outfeed_enqueue_op(channel, [step.read_value()])
+  return send, tf.py_func(act, npu_ops.outfeed_dequeue_op(channel, [tf.int64], [()]), [])
+
+
+def test_the_outfeed_hook_runs_its_ops_for_each_element_before_the_session_ends():
+  seen = []
+  send, take = host_call("host", lambda value: seen.append(int(value)))
+  run([npu_hook.NPUInfeedOutfeedSessionHook(take, "host")], send, 100)
+  assert seen == list(range(1, 101))
+
+
+def test_an_error_on_the_host_side_ends_the_training_with_that_error():
+  def fail(value):
+    if value == 2:
+      raise ValueError("the host cannot take 2")
+
+  send, take = host_call("failing", fail)
+  with pytest.raises(tf.errors.InvalidArgumentError, match="the host cannot take 2"):
+    run([npu_hook.NPUInfeedOutfeedSessionHook(take, "failing")], send, 5)
+
+
+def test_the_outfeed_thread_ends_with_a_session_that_fails():
+  send, take = host_call("broken", lambda value: None)
+  hook = npu_hook.NPUInfeedOutfeedSessionHook(take, "broken")
+  with pytest.raises(RuntimeError, match="in the script"):
+    with tf.train.MonitoredSession(hooks=[hook]) as session:
+      session.run(send)
+      raise RuntimeError("in the script")
+  hook._thread.join(30)
+  assert not hook._thread.is_alive()
 
 
 def test_shutdown_hook_ends_the_runtime():

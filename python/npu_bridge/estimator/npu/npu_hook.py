@@ -80,6 +80,7 @@ class NPUOutputTensorHook(tf.train.SessionRunHook):
 
   Raises:
     ValueError: a negative number.
+    TypeError: tensors is no dict and no list, or the number no int.
   """
 
   def __init__(
@@ -89,8 +90,9 @@ class NPUOutputTensorHook(tf.train.SessionRunHook):
     output_fn: Callable[[list[dict[str, Any]]], None] | None = None,
     output_every_n_steps: int = 0,
   ) -> None:
-    if output_every_n_steps < 0:
-      raise ValueError(f"output_every_n_steps must be at least 0: got {output_every_n_steps}")
+    util.check_nonnegative_integer(output_every_n_steps, "output_every_n_steps")
+    if not isinstance(tensors, (Mapping, list, tuple, set, frozenset)):
+      raise TypeError(f"tensors must be a dict {{name: tensor}} or a list of tensors: got {type(tensors).__name__} {tensors!r}")
     self._tensors = dict(tensors) if isinstance(tensors, Mapping) else {getattr(one, "name", str(one)): one for one in tensors}
     self._dependencies = [] if dependencies is None else dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
     self._output_fn = output_fn

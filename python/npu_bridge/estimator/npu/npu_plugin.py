@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from npu_bridge import tf_adapter
+from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
+
+from npu_bridge import _options, tf_adapter
 from npu_bridge.estimator.npu import util
 
 
@@ -37,22 +39,23 @@ def npu_resource_init(
 
   Args:
     graph_run_mode: 0 inference, 1 training.
-    op_debug_level: at least 0.
+    op_debug_level: 0 to 4.
     enable_profiling: whether profiling_options has to be there.
     profiling_options: text, or a list or dict that is JSON.
-    precision_mode: kept, as are the others that are not named in Raises.
+    precision_mode: a word that NpuOptimizer's option of this name allows, or None. What is said about no argument here is accepted
+      and has no effect.
     enable_scope_fusion_passes: -
-    enable_exception_dump: at least 0.
+    enable_exception_dump: 0, 1 or 2.
     aoe_mode: "1", "2" or "4", or None.
-    work_path: an existing folder, when aoe_mode is set; None: the working directory.
-    op_compiler_cache_mode: -
+    work_path: an existing folder, or None: the working directory.
+    op_compiler_cache_mode: "enable", "force" or "disable", or None.
     op_compiler_cache_dir: -
     debug_dir: -
     hcom_multi_mode: bool.
     distribute_config: -
     aoe_config_file: -
-    precision_mode_v2: -
-    export_compile_stat: at least 0.
+    precision_mode_v2: as precision_mode, and not together with it.
+    export_compile_stat: 0, 1 or 2.
     aicore_num: -
     oo_constant_folding: bool.
     input_batch_cpy: bool.
@@ -61,9 +64,9 @@ def npu_resource_init(
     auto_tune_mode: of older releases.
 
   Raises:
-    ValueError: graph_run_mode above 1, profiling without options, another aoe_mode, a work_path that is no folder, a negative
-      number.
-    TypeError: a number or a bool of another type.
+    ValueError: graph_run_mode above 1, profiling without options, another aoe_mode, a work_path that is no folder, a number or word
+      that is not allowed.
+    TypeError: a number, a bool or a text of another type.
   """
   util.check_nonnegative_integer(graph_run_mode, "graph_run_mode")
   if graph_run_mode > 1:
@@ -85,9 +88,37 @@ def npu_resource_init(
     util.check_profiling_options(profiling_options)
   if aoe_mode is not None:
     util.check_aoe_mode(aoe_mode)
-    if work_path is not None:
+  if work_path is not None:
+    try:
       util.check_path(work_path)
+    except ValueError as error:
+      raise ValueError(f"work_path of npu_resource_init must be a folder: got {work_path!r}") from error
+  _check_options(
+    precision_mode=precision_mode,
+    precision_mode_v2=precision_mode_v2,
+    op_compiler_cache_mode=op_compiler_cache_mode,
+    op_debug_level=op_debug_level,
+    enable_exception_dump=enable_exception_dump,
+    export_compile_stat=export_compile_stat,
+  )
   tf_adapter.PluginInit()
+
+
+def _check_options(**options: str | int | None) -> None:
+  """The check that options of these names get in a session's configuration."""
+  config = config_pb2.ConfigProto()
+  optimizer = config.graph_options.rewrite_options.custom_optimizers.add()
+  optimizer.name = _options.OPTIMIZER
+  # What _session would complain of otherwise.
+  config.graph_options.rewrite_options.remapping = rewriter_config_pb2.RewriterConfig.OFF
+  config.graph_options.rewrite_options.memory_optimization = rewriter_config_pb2.RewriterConfig.NO_MEM_OPT
+  for key, value in options.items():
+    if isinstance(value, int):
+      optimizer.parameter_map[key].i = value
+    elif value is not None:
+      util.check_type(value, str, key)
+      optimizer.parameter_map[key].s = value.encode()
+  _options.validate(config)
 
 
 def npu_resource_shutdown() -> None:

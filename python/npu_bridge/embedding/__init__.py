@@ -1,0 +1,1 @@
+"""The embedding service of one generation of the NPU adapter, which needs its servers: names only. Tables are mxrec's."""
