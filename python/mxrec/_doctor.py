@@ -333,11 +333,14 @@ class _ScriptOptions(ast.NodeVisitor):
       os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
       from npu_bridge import _options
       from tensorflow.core.protobuf import config_pb2
+      from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
     except ImportError as error:
       yield Finding("note", f"the keys of the parameter_map are not checked: {error}")
       return
     known = {row["key"]: row for row in _options.table()}
     config = config_pb2.ConfigProto()
+    config.graph_options.rewrite_options.remapping = RewriterConfig.OFF  # the script's own switches have been looked at
+    config.graph_options.rewrite_options.memory_optimization = RewriterConfig.NO_MEM_OPT
     entry = config.graph_options.rewrite_options.custom_optimizers.add(name="NpuOptimizer")
     for key, field, value, line in self.options:
       row = known.get(key)

@@ -2,7 +2,8 @@
 """The star-import hub: `from npu_bridge.npu_init import *` at the top of a migrated script.
 
 It binds the names below in the script and makes every session made afterwards get the edits of `npu_config_proto`
-(`npu_bridge.unpatch_sessions()` undoes that). The name `tf` it brings has TensorFlow 1's names.
+(`npu_bridge.unpatch_sessions()` undoes that). The name `tf` it brings has TensorFlow 1's names; where TensorFlow has no
+`tf.estimator` any more, `tensorflow.compat.v1` gets one, which imports tensorflow-estimator when something of it is used.
 """
 
 import os
@@ -26,6 +27,7 @@ from tensorflow.python.client import session
 from tensorflow.python.keras import backend
 from tensorflow.python.training import session_run_hook
 
+from mxrec import _estimator as _adapter
 from mxrec import _world
 from npu_bridge import _session
 from npu_bridge.estimator import npu_ops
@@ -65,6 +67,7 @@ from npu_bridge.scoped_graph_manager import scoped_graph_manager
 npu_AllReduce = npu_allreduce  # as the guide's prose spells it
 
 _session.patch_sessions()
+_adapter.supply(tf)
 
 experimental_options = {
   "disable_model_pruning": False,

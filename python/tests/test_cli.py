@@ -209,17 +209,20 @@ def test_keys_of_the_parameter_map_are_checked(tmp_path):
   assert 14 not in found
 
 
-def test_script_config_reads_files_and_gives_exit_codes(tmp_path, capsys):
+def test_script_config_reads_files_and_gives_exit_codes(tmp_path, capfd):
   good, bad, broken = tmp_path / "good.py", tmp_path / "bad.py", tmp_path / "broken.py"
   good.write_text(GUIDE, encoding="utf-8")
   bad.write_text(
     GUIDE.replace("memory_optimization = RewriterConfig.OFF", "memory_optimization = RewriterConfig.ON"), encoding="utf-8"
   )
   broken.write_text("x = (\n", encoding="utf-8")
+  from npu_bridge import _options
+
+  _options.forget_notes()
   assert cli.main(["doctor", "script-config", str(good)]) == 0
-  capsys.readouterr()
+  assert "rewrite_options" not in capfd.readouterr().err, "the check of the keys logs nothing of the switches"
   assert cli.main(["doctor", "script-config", str(good), str(bad)]) == 1
-  out = capsys.readouterr().out
+  out = capfd.readouterr().out
   assert f"PROBLEM {bad}:8: memory_optimization is ON" in out and "RewriterConfig.OFF" in out
   assert cli.main(["doctor", "script-config", str(broken)]) == 2
   assert cli.main(["doctor", "script-config", str(tmp_path / "nowhere.py")]) == 2

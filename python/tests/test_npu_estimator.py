@@ -319,6 +319,22 @@ def test_iterations_per_loop_advances_the_global_step_by_so_many(tmp_path):
   assert 20 in steps and steps <= {5, 10, 15, 20, 0}
 
 
+@pytest.mark.parametrize("how", [{"steps": 13}, {"max_steps": 13}])
+def test_steps_that_are_no_multiple_of_the_loop_are_trained_exactly(how, tmp_path):
+  losses = {}
+  for iterations in (1, 5):
+    config = NPURunConfig(iterations_per_loop=iterations, tf_random_seed=1, save_checkpoints_steps=5)
+    looped = make(tmp_path / str(iterations), config)
+    looped.train(input_fn, **how)
+    assert looped.get_variable_value("global_step") == 13
+    losses[iterations] = looped.get_variable_value("weight")
+    looped.train(input_fn, steps=3)  # fewer than one loop
+    assert looped.get_variable_value("global_step") == 16
+    looped.train(input_fn, max_steps=26)
+    assert looped.get_variable_value("global_step") == 26
+  np.testing.assert_array_equal(losses[1], losses[5])
+
+
 def test_saving_goes_through_npu_saver_and_0_steps_means_never(tmp_path, monkeypatch):
   made = []
 
@@ -492,6 +508,32 @@ else:
   environment = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
   done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
   assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_tf_estimator_is_there_after_the_star_import_and_costs_nothing_before_its_use(tmp_path):
+  script = tmp_path / "star.py"
+  script.write_text("""
+import sys
+import tensorflow.compat.v1 as tf
+tf.disable_v2_behavior()
+import npu_bridge
+assert not hasattr(tf, "estimator")
+before = set(sys.modules)
+from npu_bridge.npu_init import *
+assert hasattr(tf, "estimator")
+new = [name for name in set(sys.modules) - before if name.startswith(("tensorflow_estimator", "tf_keras", "keras"))]
+assert not new, new
+assert tf.estimator.NPUEstimator is NPUEstimator and tf.estimator.NPURunConfig is NPURunConfig
+assert tf.estimator.NPUEstimatorSpec is NPUEstimatorSpec
+assert isinstance(NPURunConfig(), tf.estimator.RunConfig) and "train_and_evaluate" in dir(tf.estimator)
+assert tf.estimator.ModeKeys.TRAIN == "train"
+try:
+  tf.estimator.nonsense
+except AttributeError as error:
+  print(error)
+""")
+  done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
+  assert done.returncode == 0 and "nonsense" in done.stdout, done.stderr[-3000:]
 
 
 def test_importing_the_modules_does_not_import_the_package():

@@ -48,6 +48,17 @@ def fails(own, source, kind=ImportError):
   return str(caught.value)
 
 
+def test_tf_estimator_has_the_classes_of_the_npu(own):
+  names = own("""
+    import tensorflow as tf
+    from npu_bridge.npu_init import NPUEstimator, NPURunConfig
+    from tensorflow.estimator import NPUEstimatorSpec
+    same = tf.estimator.NPUEstimator is NPUEstimator and tf.estimator.NPURunConfig is NPURunConfig
+    config = tf.estimator.NPURunConfig(model_dir="x")
+  """)
+  assert names["same"] and names["NPUEstimatorSpec"].__name__ == "NPUEstimatorSpec" and names["config"].model_dir == "x"
+
+
 # Imports
 
 

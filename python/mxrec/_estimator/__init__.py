@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import types
+from typing import Any
 
 from mxrec import _loader  # noqa: F401 - says what is missing when TensorFlow is
 
@@ -36,6 +37,40 @@ def load() -> types.ModuleType:
   if _loaded is None:
     _loaded = _import()
   return _loaded
+
+
+class _Module(types.ModuleType):
+  """What `tf.estimator` is: imports the package when something of it is asked for, and has the NPU's classes beside it."""
+
+  _ours = ("NPUEstimator", "NPUEstimatorSpec", "NPURunConfig")
+
+  def __getattr__(self, name: str) -> Any:
+    if name.startswith("__"):
+      raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+    if name in self._ours:
+      folder = "npu_bridge.estimator.npu."
+      found = getattr(importlib.import_module(folder + ("npu_config" if name == "NPURunConfig" else "npu_estimator")), name)
+    else:
+      found = getattr(load(), name)
+    setattr(self, name, found)
+    return found
+
+  def __dir__(self) -> list[str]:
+    return sorted({*dir(load()), *self._ours})
+
+
+_module = _Module("tensorflow.estimator", "tf.estimator of TensorFlow 1: tensorflow-estimator, and the classes of npu_bridge.")
+
+
+def module() -> types.ModuleType:
+  """`tf.estimator` with NPUEstimator, NPUEstimatorSpec and NPURunConfig; nothing is imported before a name of it is used."""
+  return _module
+
+
+def supply(tf: types.ModuleType) -> None:
+  """Gives a module of TensorFlow the name `estimator`, where it has none."""
+  if "estimator" not in dir(tf):
+    tf.estimator = _module
 
 
 def joined(kind: type, name: str) -> type:

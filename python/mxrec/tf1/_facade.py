@@ -243,7 +243,8 @@ def load_estimator() -> Any:
     from mxrec import _estimator
   except ImportError as error:
     raise ImportError(f"tf.estimator is not there: {error}") from error
-  return _estimator.load()
+  _estimator.load()
+  return _estimator.module()
 
 
 def _is_true_module(name: str) -> bool:

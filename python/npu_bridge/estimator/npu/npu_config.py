@@ -315,7 +315,7 @@ class NPURunConfig:
     """Makes a configuration.
 
     Args:
-      iterations_per_loop: steps in one run of a session; the number of steps of a training must be a multiple of it.
+      iterations_per_loop: steps in one run of a session; the last run of a training has fewer where steps are no multiple of it.
       profiling_config: a ProfilingConfig.
       model_dir: folder of checkpoints and summaries.
       tf_random_seed: the graph's seed.

@@ -144,6 +144,19 @@ class NPUEstimator:
       warm_start_from = next((os.environ[name] for name in _RESTORE_VARIABLES if os.environ.get(name)), None)
     super().__init__(model_fn, model_dir, config.replace(session_config=session_config(config)), params, warm_start_from)
 
+  def train(self, input_fn: Any, hooks: Any = None, steps: Any = None, max_steps: Any = None, saving_listeners: Any = None) -> Any:
+    """Trains, as tf.estimator.Estimator.train does, exactly as many steps as asked for.
+
+    Where the steps that are left are fewer than iterations_per_loop, the last run of the session has only so many iterations.
+    """
+    self._npu_steps = (steps, max_steps)
+    try:
+      return super().train(input_fn, hooks, steps, max_steps, saving_listeners)
+    finally:
+      self._npu_steps = (None, None)
+
+  _npu_steps: tuple[Any, Any] = (None, None)
+
   def _assert_members_are_not_overridden(self) -> None:
     """Allows what Estimator forbids its subclasses, for the method below."""
 
@@ -173,7 +186,7 @@ class NPUEstimator:
     if self._config.iterations_per_loop > 1:
       loop = util.IterationPerLoop()
       train_op = loop.create_iteration_per_loop_var(train_op)
-      hooks.append(_LoopHook(loop, self._config.iterations_per_loop))
+      hooks.append(_LoopHook(loop, self._config.iterations_per_loop, *self._npu_steps))
     if not (spec.scaffold.saver or tf.get_collection(tf.GraphKeys.SAVERS)):
       saver = npu_saver.NPUSaver(
         sharded=True,
@@ -187,16 +200,36 @@ class NPUEstimator:
 
 
 class _LoopHook(tf.train.SessionRunHook):
-  """Sets the number of iterations in each new session."""
+  """Sets the number of iterations in each new session, and a smaller one for a last run that would go too far.
 
-  def __init__(self, loop: Any, iterations: int) -> None:
-    self._loop = loop
-    self._iterations = iterations
+  Args:
+    loop: the util.IterationPerLoop.
+    iterations: how many a run has.
+    steps, max_steps: as of Estimator.train.
+  """
+
+  def __init__(self, loop: Any, iterations: int, steps: int | None, max_steps: int | None) -> None:
+    self._loop, self._iterations, self._steps, self._last = loop, iterations, steps, max_steps
+    self._now = 0  # the global step, if each iteration is one
+
+  def begin(self) -> None:
+    """Called by MonitoredSession."""
+    self._step = tf.train.get_global_step()
 
   def after_create_session(self, session: Any, coord: Any) -> None:
     """Called by MonitoredSession."""
     del coord
     self._loop.load_iteration_per_loop_var(session, self._iterations)
+    self._now = int(session.run(self._step))
+    if self._last is None and self._steps is not None:
+      self._last = self._now + self._steps
+
+  def before_run(self, run_context: Any) -> None:
+    """Called by MonitoredSession."""
+    if self._last is not None and self._now + self._iterations > self._last:
+      self._now = int(run_context.session.run(self._step))  # an iteration may have been no step
+      self._loop.shorten(run_context.session, max(1, min(self._iterations, self._last - self._now)))
+    self._now += self._iterations
 
 
 class _SummaryWriterHook(tf.train.SessionRunHook):
