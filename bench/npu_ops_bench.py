@@ -1,10 +1,11 @@
-"""Measures dropout and gelu of npu_bridge beside TensorFlow's compositions: forward and gradient in one run of a session.
+"""Measures dropout, gelu and the finite check of npu_bridge beside TensorFlow's compositions.
 
 usage: npu_ops_bench.py [--json FILE] [--rows 4096] [--columns 1024] [--threads 1 2] [--seconds 0.3] [--repeats 9]
 
-The contestants work on equal float32 variables and take turns; the figure is the median rate of `repeats` turns, and a ratio
-above 1 says that ours is faster. Dropout is beside tf.nn.dropout; gelu beside the formula as scripts write it (with tf.pow) and
-beside tf.nn.gelu(approximate=True).
+The contestants work on equal float32 variables and take turns. A figure is the median over `repeats` turns: of the rate, or of the
+ratio within a turn; a ratio above 1 says that ours is faster. Dropout is beside tf.nn.dropout; gelu beside the formula as scripts
+write it (with tf.pow) and beside tf.nn.gelu(approximate=True); the check that loss scaling makes of gradients beside
+tf.reduce_all(tf.is_finite(g)) over the same tensors (16 of them, as many elements in all).
 """
 
 import argparse
@@ -39,18 +40,34 @@ SUBJECTS = {  # subject -> (name, function) of ours and of the others
     ("npu_ops.dropout", lambda x: npu_ops.dropout(x, 0.9)),
     ("tf.nn.dropout", lambda x: tf.nn.dropout(x, rate=0.1)),
   ],
+  "finite check": [
+    ("npu_all_finite", npu_unary_ops.npu_unary_ops.npu_all_finite),
+    ("tf.is_finite", lambda gradients: tf.reduce_all(tf.stack([tf.reduce_all(tf.math.is_finite(g)) for g in gradients]))),
+  ],
 }
 
 
-class Contestant:
-  """A session whose run makes the function's value and its gradient."""
+def value_and_gradient(function, shape):
+  """What a run fetches of an activation or dropout."""
+  x, incoming = (tf.Variable(tf.random.normal(shape, seed=seed)) for seed in (1, 2))
+  y = function(x)
+  return [y.op, tf.gradients(y, x, incoming)[0].op]
 
-  def __init__(self, function, shape, threads):
+
+def all_finite(function, shape):
+  """What a run fetches of a check of gradients."""
+  pieces = 16
+  gradients = [tf.Variable(tf.random.normal([shape[0] // pieces, shape[1]], seed=seed)) for seed in range(pieces)]
+  return [function(gradients).op]
+
+
+class Contestant:
+  """A session whose run makes what `build` says of the function."""
+
+  def __init__(self, build, function, shape, threads):
     graph = tf.Graph()
     with graph.as_default():
-      x, incoming = (tf.Variable(tf.random.normal(shape, seed=seed)) for seed in (1, 2))
-      y = function(x)
-      self.fetches = [y.op, tf.gradients(y, x, incoming)[0].op]
+      self.fetches = build(function, shape)
       config = tf.ConfigProto(use_per_session_threads=True)
       config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = threads
       self.session = tf.Session(graph=graph, config=config)
@@ -69,7 +86,8 @@ class Contestant:
 def measure(subject, args, threads):
   """Rows of one subject: rates, then ratios with their bar."""
   shape = [args.rows, args.columns]
-  contestants = {name: Contestant(function, shape, threads) for name, function in SUBJECTS[subject]}
+  build = all_finite if subject == "finite check" else value_and_gradient
+  contestants = {name: Contestant(build, function, shape, threads) for name, function in SUBJECTS[subject]}
   times = {name: max(1, round(args.seconds / (one.run(3) / 3))) for name, one in contestants.items()}
   rates = {name: [] for name in contestants}
   for _ in range(args.repeats):
@@ -80,7 +98,7 @@ def measure(subject, args, threads):
   rows = [{"what": f"{what}: {name}, M elements/s", "figure": figure, "turns": rates[name]} for name, figure in figures.items()]
   ours, *others = figures
   for other in others:
-    ratio = figures[ours] / figures[other]
+    ratio = statistics.median(a / b for a, b in zip(rates[ours], rates[other]))
     rows.append({"what": f"{what}: {ours} / {other}", "figure": ratio, "bar": 1.0, "met": ratio >= 1.0})
   return rows
 

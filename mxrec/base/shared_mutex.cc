@@ -1,18 +1,12 @@
 #include "mxrec/base/shared_mutex.h"
 
+#include "mxrec/base/pause.h"
+
 namespace mxrec {
 namespace {
 
 // About a microsecond: longer than most sections, shorter than a sleep and wake.
 constexpr int kSpins = 64;
-
-inline void Pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 }  // namespace
 

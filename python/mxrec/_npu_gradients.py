@@ -22,8 +22,8 @@ def _do_mask(op: tf.Operation, gradient: Any) -> list[Any]:
 
 @tf_ops.RegisterGradient("Gelu")
 def _gelu(op: tf.Operation, gradient: Any) -> tf.Tensor:
-  """For features."""
-  return ops.gelu_grad(gradient, op.inputs[0], op.outputs[0])
+  """For features, which stand for the outputs too: only their shape is used, and so nothing keeps the outputs in memory."""
+  return ops.gelu_grad(gradient, op.inputs[0], op.inputs[0])
 
 
 @tf_ops.RegisterGradient("FastGelu")

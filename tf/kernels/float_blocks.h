@@ -18,17 +18,18 @@
 
 namespace mxrec {
 
-inline constexpr size_t kFloatBlock = size_t{1} << 14;  // elements of one item of work; a multiple of kNarrowBlock
-inline constexpr size_t kNarrowBlock = 512;             // of these, in one widened piece
+inline constexpr size_t kFloatBlock = size_t{1} << 14;    // elements of one item of work
+inline constexpr size_t kElementBlock = size_t{1} << 12;  // where no sums depend on it: threads end closer to each other
+inline constexpr size_t kNarrowBlock = 512;               // of these, in one widened piece; both are multiples of it
 
-// Runs body(begin, count) over [0, n) in blocks of kFloatBlock, in IEEE mode.
+// Runs body(begin, count) over [0, n) in blocks of `size`, in IEEE mode.
 template <typename Body>
-void ForBlocks(tensorflow::OpKernelContext* ctx, size_t n, const Body& body) {
+void ForBlocks(tensorflow::OpKernelContext* ctx, size_t n, const Body& body, size_t size = kFloatBlock) {
   PoolExecutor executor(ctx);
-  executor.ParallelFor((n + kFloatBlock - 1) / kFloatBlock, [&](size_t block) {
+  executor.ParallelFor((n + size - 1) / size, [&](size_t block) {
     const ScopedIeeeFloat ieee;
-    const size_t begin = block * kFloatBlock;
-    body(begin, std::min(kFloatBlock, n - begin));
+    const size_t begin = block * size;
+    body(begin, std::min(size, n - begin));
   });
 }
 
@@ -55,7 +56,7 @@ void ForFloatBlocks(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype
     for (size_t i = 0; i < kOut; ++i) to[i] = static_cast<T*>(out[i]) + begin;
     body(from, to, begin, count);
   };
-  ForBlocks(ctx, n, [&](size_t begin, size_t count) {
+  const auto one = [&](size_t begin, size_t count) {
     if (dtype == tensorflow::DT_FLOAT) return plain(float{}, begin, count);
     if (dtype == tensorflow::DT_DOUBLE) return plain(double{}, begin, count);
     float wide_in[kIn][kNarrowBlock], wide_out[kOut][kNarrowBlock];
@@ -69,7 +70,8 @@ void ForFloatBlocks(tensorflow::OpKernelContext* ctx, tensorflow::DataType dtype
       body(from, to, begin + done, piece);
       for (size_t i = 0; i < kOut; ++i) NarrowFloats(dtype, wide_out[i], begin + done, piece, out[i]);
     }
-  });
+  };
+  ForBlocks(ctx, n, one, kElementBlock);
 }
 
 }  // namespace mxrec

@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <thread>
 
+#include "mxrec/base/pause.h"
 #include "tensorflow/core/framework/device_base.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/threadpool.h"
 
 namespace mxrec {
 namespace {
+
+constexpr int kSpins = 2000;       // some 30 microseconds
+constexpr int kSpinsToYield = 64;  // where threads are more than processors, the last item needs ours
 
 // Shared by the caller and the queued closures; outlives the call when a closure starts late.
 struct Work {
@@ -31,6 +36,11 @@ struct Work {
   }
 
   void Wait() {
+    // The last item is mostly a moment away; to sleep and be woken takes longer than a small tensor's whole work.
+    for (int spin = 1; spin <= kSpins; ++spin) {
+      if (done.load(std::memory_order_acquire) == size) return;
+      spin % kSpinsToYield == 0 ? std::this_thread::yield() : Pause();
+    }
     for (size_t seen = done.load(std::memory_order_acquire); seen != size; seen = done.load(std::memory_order_acquire)) {
       done.wait(seen, std::memory_order_acquire);
     }
