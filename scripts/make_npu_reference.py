@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import copy
 import inspect
 import pathlib
 import re
@@ -66,7 +67,7 @@ def sections(docstring: str) -> tuple[list[str], dict[str, str]]:
 
 def signature(node: ast.FunctionDef, skip_self: bool) -> str:
   """`(a, b=1)`: arguments without types."""
-  arguments = node.args
+  arguments = copy.deepcopy(node.args)  # subclasses may show them too
   for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg):
     if argument is not None:
       argument.annotation = None
@@ -75,14 +76,21 @@ def signature(node: ast.FunctionDef, skip_self: bool) -> str:
   return f"({ast.unparse(arguments)})"
 
 
-def entry(node: ast.FunctionDef | ast.ClassDef) -> list[str]:
-  """The lines about one name."""
+def constructor(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> ast.FunctionDef | None:
+  """What makes an object: the class's own __init__ or __new__, else that of the first base among `classes` that has one."""
+  makers = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+  own = makers.get("__init__") or makers.get("__new__")
+  bases = (classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes)
+  return own or next((maker for base in bases if (maker := constructor(base, classes)) is not None), None)
+
+
+def entry(node: ast.FunctionDef | ast.ClassDef, classes: dict[str, ast.ClassDef]) -> list[str]:
+  """The lines about one name; `classes` are all of its module."""
   call = ""
   if isinstance(node, ast.FunctionDef):
     call = signature(node, skip_self=False)
   else:
-    makers = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
-    maker = makers.get("__init__") or makers.get("__new__")
+    maker = constructor(node, classes)
     if maker is not None and (maker.args.posonlyargs or maker.args.args):
       call = signature(maker, skip_self=True)
   paragraphs, titled = sections(ast.get_docstring(node) or "")
@@ -134,7 +142,8 @@ def render() -> str:
     lines += ["\n\n".join(sections(ast.get_docstring(tree) or "")[0]), ""]
     own = [*handed_on(tree), *tree.body]
     defined = [node for node in own if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")]
-    body = [line for node in defined for line in entry(node)]
+    classes = {node.name: node for node in own if isinstance(node, ast.ClassDef)}
+    body = [line for node in defined for line in entry(node, classes)]
     for node in tree.body:  # other names of what is defined, such as `gather = allgather`
       if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and isinstance(node.targets[0], ast.Name):
         if not node.targets[0].id.startswith("_") and not node.value.id.startswith("_"):

@@ -25,3 +25,9 @@ def test_the_reference_names_what_scripts_use():
   names = "npu_config_proto set_iteration_per_loop allreduce create_group unpatch_sessions dropout open"
   for name in names.split():
     assert f"- `{name}(" in text, name
+
+
+def test_a_class_shows_the_arguments_of_the_constructor_that_it_inherits():
+  text = PAGE.read_text(encoding="utf-8")
+  for name in ("DynamicGRUV2", "DynamicAUGRU"):
+    assert f"- `{name}(hidden_size, dtype, direction='UNIDIRECTIONAL', " in text, name

@@ -341,6 +341,34 @@ def test_half_precision_and_unknown_steps_and_batches_run(sess, make):
     assert np.isfinite(y).all() and np.abs(y).max() > 0
 
 
+@pytest.mark.parametrize("direction", ["UNIDIRECTIONAL", "BIDIRECTIONAL"])
+@pytest.mark.parametrize("with_lengths", [False, True])
+@pytest.mark.parametrize("make", [DynamicRNN, DynamicGRUV2, DynamicAUGRU])
+def test_no_steps_give_results_without_steps_and_steps_give_the_same_as_ever(sess, make, with_lengths, direction):
+  x = tf.placeholder(tf.float32, [None, B, F])
+  attention, lengths = tf.placeholder(tf.float32, [None, B]), tf.placeholder(tf.int32, [B])
+  layer = make(H, tf.float32, direction=direction)
+
+  def run(inputs, weights):
+    more = {"weight_att": weights} if make is DynamicAUGRU else {}
+    return layer(inputs, seq_length=lengths if with_lengths else None, **more)
+
+  outputs = run(x, attention)
+  slopes = tf.gradients(tf.add_n([tf.reduce_sum(o) for o in outputs]), [x, *layer.trainable_variables])
+  known = run(tf.constant(normal(T, B, F)), tf.constant(normal(T, B, seed=1)))
+  static = run(tf.zeros([0, B, F]), tf.zeros([0, B]))
+  sess.run(tf.global_variables_initializer())
+  none = {x: np.zeros([0, B, F]), attention: np.zeros([0, B]), lengths: np.zeros(B)}
+  lead = [2] if direction == "BIDIRECTIONAL" else []
+  for found in sess.run([outputs, static], none):
+    assert {part.shape for part in found} == {(*lead, 0, B, H)}
+  of_x, *of_weights = sess.run(slopes, none)
+  assert of_x.shape == (0, B, F) and not any(part.any() for part in of_weights)
+  some = {x: normal(T, B, F), attention: normal(T, B, seed=1), lengths: LENGTHS}
+  for a, b in zip(*sess.run([outputs, known], some), strict=True):
+    np.testing.assert_array_equal(a, b)
+
+
 def test_npu_dynamic_rnn_unrolls_over_time(sess):
   x = tf.constant(normal(T, B, F))
   cell = rnn_cell_impl.LSTMCell(H)

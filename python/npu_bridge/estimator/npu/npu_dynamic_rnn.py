@@ -6,7 +6,7 @@ the states where a graph uses them.
 
 With `seq_length`, the output `y` of a sequence is zero from its end on, and the states stay at its last one; gates there are zero.
 The reversed pass of a bidirectional layer starts at the end of each sequence; its results stand at the steps they belong to, so its
-last state is the one at step 0, and steps beyond the end hold the initial state.
+last state is the one at step 0, and steps beyond the end hold the initial state. Input without steps gives results without steps.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _Sequences:
 
 def _before(states: tf.Tensor, initial: tf.Tensor) -> tf.Tensor:
   """The state that each step started from."""
-  return tf.concat([tf.expand_dims(initial, 0), states[:-1]], 0)
+  return tf.concat([tf.expand_dims(initial, 0), states], 0)[:-1]  # nothing where there are no steps
 
 
 def _dense(x: tf.Tensor, w: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
@@ -71,6 +71,25 @@ def _dense(x: tf.Tensor, w: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
   result = tf.reshape(flat, tf.concat([tf.shape(x)[:2], tf.shape(w)[1:]], 0))
   result.set_shape([*x.shape[:2], w.shape[1]])
   return result
+
+
+def _has_steps(x: tf.Tensor) -> bool:
+  """Whether x [steps, batch, n] is known to have steps."""
+  return bool(tf.compat.dimension_value(x.shape[0]))
+
+
+def _at_least_one_step(x: tf.Tensor) -> tf.Tensor:
+  """x, or one step of zeros where it has none: BlockLSTM refuses that, and so do gradients of tf.scan."""
+  if _has_steps(x):
+    return x
+  result = tf.cond(tf.shape(x)[0] > 0, lambda: x, lambda: tf.zeros(tf.concat([[1], tf.shape(x)[1:]], 0), x.dtype))
+  result.set_shape([None, *x.shape[1:]])
+  return result
+
+
+def _as_many_steps(result: tf.Tensor, x: tf.Tensor) -> tf.Tensor:
+  """A result of _at_least_one_step(x), without the step that was added."""
+  return result if _has_steps(x) else result[: tf.shape(x)[0]]
 
 
 class _DynamicBasic(base_layer.Layer):
@@ -231,7 +250,7 @@ class DynamicRNN(_DynamicBasic):
     steps = tf.shape(x)[0] if sequences.lengths is None else tf.reduce_max(tf.concat([[0], sequences.lengths], 0))
     block = tf.raw_ops.BlockLSTM(
       seq_len_max=tf.cast(steps, tf.int64),
-      x=x,
+      x=_at_least_one_step(x),
       cs_prev=initial_c,
       h_prev=initial_h,
       w=w,
@@ -242,12 +261,13 @@ class DynamicRNN(_DynamicBasic):
       forget_bias=self._forget_bias,
       cell_clip=-1.0,
     )
-    h, c = (sequences.hold(t, initial, reverse) for t, initial in ((block.h, initial_h), (block.cs, initial_c)))
+    block_h, block_c = (_as_many_steps(t, x) for t in (block.h, block.cs))
+    h, c = (sequences.hold(t, initial, reverse) for t, initial in ((block_h, initial_h), (block_c, initial_c)))
     # The block's own gates have no gradient.
-    sums = _dense(tf.concat([x, _before(block.h, initial_h)], 2), w, b)
+    sums = _dense(tf.concat([x, _before(block_h, initial_h)], 2), w, b)
     i, j, f, o = tf.split(sums, 4, axis=2)
-    gates = (tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + tf.cast(self._forget_bias, f.dtype)), tf.sigmoid(o), tf.tanh(block.cs))
-    return (sequences.cut(block.h), h, c, *(sequences.cut(gate) for gate in gates))
+    gates = (tf.sigmoid(i), tf.tanh(j), tf.sigmoid(f + tf.cast(self._forget_bias, f.dtype)), tf.sigmoid(o), tf.tanh(block_c))
+    return (sequences.cut(block_h), h, c, *(sequences.cut(gate) for gate in gates))
 
 
 class _DynamicGru(_DynamicBasic):
@@ -255,8 +275,32 @@ class _DynamicGru(_DynamicBasic):
 
   _prefix = ""
 
-  def __init__(self, hidden_size, dtype, direction, gate_order, reset_after, **arguments):
-    super().__init__(hidden_size, dtype, direction, **arguments)
+  def __init__(
+    self,
+    hidden_size,
+    dtype,
+    direction="UNIDIRECTIONAL",
+    cell_depth=1,
+    keep_prob=1.0,
+    cell_clip=-1.0,
+    num_proj=0,
+    time_major=True,
+    activation="tanh",
+    gate_order="zrh",
+    reset_after=True,
+    is_training=True,
+  ):
+    super().__init__(
+      hidden_size,
+      dtype,
+      direction,
+      cell_depth=cell_depth,
+      keep_prob=keep_prob,
+      cell_clip=cell_clip,
+      num_proj=num_proj,
+      time_major=time_major,
+      activation=activation,
+    )
     if gate_order not in ("zrh", "rzh"):
       raise ValueError(f'gate_order of {type(self).__name__}: expected "zrh" or "rzh", found {gate_order!r}')
     self._gate_order = gate_order
@@ -303,7 +347,8 @@ class _DynamicGru(_DynamicBasic):
     def advance(h, at_step):
       return self._step(at_step[0], h, w, b, at_step[1] if also else None)[-1]
 
-    states_of_steps = tf.scan(advance, (sums, *also), initializer=initial)
+    states_of_steps = tf.scan(advance, tuple(_at_least_one_step(t) for t in (sums, *also)), initializer=initial)
+    states_of_steps = _as_many_steps(states_of_steps, x)
     states_of_steps.set_shape([x.shape[0], x.shape[1], self._hidden_size])
     z, scaled, r, n, hidden_n, _ = self._step(sums, _before(states_of_steps, initial), w, b, attention)
     gates = (z, scaled, r, n, hidden_n) if also else (z, r, n, hidden_n)
@@ -339,35 +384,6 @@ class DynamicGRUV2(_DynamicGru):
 
   _prefix = "dynamicgruv2"
 
-  def __init__(
-    self,
-    hidden_size,
-    dtype,
-    direction="UNIDIRECTIONAL",
-    cell_depth=1,
-    keep_prob=1.0,
-    cell_clip=-1.0,
-    num_proj=0,
-    time_major=True,
-    activation="tanh",
-    gate_order="zrh",
-    reset_after=True,
-    is_training=True,
-  ):
-    super().__init__(
-      hidden_size,
-      dtype,
-      direction,
-      gate_order,
-      reset_after,
-      cell_depth=cell_depth,
-      keep_prob=keep_prob,
-      cell_clip=cell_clip,
-      num_proj=num_proj,
-      time_major=time_major,
-      activation=activation,
-    )
-
   def call(self, x, seq_length=None, init_h=None):
     """Runs the layer.
 
@@ -390,35 +406,6 @@ class DynamicAUGRU(_DynamicGru):
   """
 
   _prefix = "dynamicaugru"
-
-  def __init__(
-    self,
-    hidden_size,
-    dtype,
-    direction="UNIDIRECTIONAL",
-    cell_depth=1,
-    keep_prob=1.0,
-    cell_clip=-1.0,
-    num_proj=0,
-    time_major=True,
-    activation="tanh",
-    gate_order="zrh",
-    reset_after=True,
-    is_training=True,
-  ):
-    super().__init__(
-      hidden_size,
-      dtype,
-      direction,
-      gate_order,
-      reset_after,
-      cell_depth=cell_depth,
-      keep_prob=keep_prob,
-      cell_clip=cell_clip,
-      num_proj=num_proj,
-      time_major=time_major,
-      activation=activation,
-    )
 
   def call(self, x, weight_att=None, seq_length=None, init_h=None):
     """Runs the layer.
