@@ -140,6 +140,24 @@ def test_variables_and_tables_trained_in_runs_of_their_own_do_not_warn(sess, cap
   assert untrained(capfd) == []
 
 
+@pytest.mark.parametrize("in_a_function", [False, True])
+def test_a_function_of_another_run_may_train_the_table(in_a_function, capfd):
+  """Without notes, as after import_graph_def: the graph of a run has only the functions that this run calls."""
+  with tf.Graph().as_default() as graph:
+    step = tf.train.AdamOptimizer(0.1).minimize(dense_loss(helpers.table(f"in_function_{in_a_function}")))
+    init = tf.global_variables_initializer()
+    graph_def = graph.as_graph_def()
+  if in_a_function:
+    function = graph_def.library.function.add()
+    function.signature.name = "update"
+    function.node_def.add(name="apply", op="MxrecApply")
+  with tf.Graph().as_default(), tf.Session() as session:
+    tf.import_graph_def(graph_def, name="")
+    session.run(init.name)
+    session.run(step.name)
+  assert untrained(capfd) == ([] if in_a_function else ["in_function_False"])
+
+
 def test_the_same_after_import_meta_graph_does_not_warn(tmp_path, capfd):
   loss = dense_loss(helpers.table())
   mxrec.minimize(loss, tf.train.AdamOptimizer(0.1), global_step=tf.train.get_or_create_global_step())

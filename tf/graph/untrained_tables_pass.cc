@@ -42,10 +42,10 @@ bool IsTrainingLookup(const Node& node) {
   return node.type_string() == "MxrecLookup" && tensorflow::GetNodeAttr(node.attrs(), "training", &training).ok() && training;
 }
 
-// Whether a function that the graph may call updates some table: then it is not known which.
-bool AFunctionUpdatesTables(const Graph& graph) {
-  for (const std::string& name : graph.flib_def().ListFunctionNames()) {
-    const tensorflow::FunctionDef* function = graph.flib_def().Find(name);
+// Whether a function that a run may call updates some table: then it is not known which.
+bool AFunctionUpdatesTables(const tensorflow::FunctionLibraryDefinition& library) {
+  for (const std::string& name : library.ListFunctionNames()) {
+    const tensorflow::FunctionDef* function = library.Find(name);
     if (function == nullptr) continue;
     for (const tensorflow::NodeDef& node : function->node_def()) {
       if (node.op() == "MxrecApply") return true;
@@ -74,7 +74,8 @@ class UntrainedTablesPass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
     if (options.graph == nullptr || *options.graph == nullptr) return TfStatus();
-    for (const std::string& shared_name : UntrainedTables(**options.graph)) {
+    const auto* library = options.flib_def != nullptr ? options.flib_def : &(*options.graph)->flib_def();
+    for (const std::string& shared_name : UntrainedTables(**options.graph, *library)) {
       if (!ShallWarnOfUntrained(shared_name)) continue;
       std::string_view name = shared_name;
       SkipPrefix(&name, kNamePrefix);
@@ -90,7 +91,7 @@ REGISTER_OPTIMIZATION(tensorflow::OptimizationPassRegistry::POST_REWRITE_FOR_EXE
 
 }  // namespace
 
-std::vector<std::string> UntrainedTables(const Graph& graph) {
+std::vector<std::string> UntrainedTables(const Graph& graph, const tensorflow::FunctionLibraryDefinition& library) {
   std::vector<const Node*> lookups, updates;
   std::set<std::string> trained;
   for (const Node* node : graph.op_nodes()) {
@@ -99,7 +100,7 @@ std::vector<std::string> UntrainedTables(const Graph& graph) {
     if (IsApply(*node)) trained.insert(TableOf(node));
   }
   std::erase_if(lookups, [&](const Node* lookup) { return trained.contains(TableOf(lookup)); });
-  if (lookups.empty() || updates.empty() || AFunctionUpdatesTables(graph)) return {};
+  if (lookups.empty() || updates.empty() || AFunctionUpdatesTables(library)) return {};
   const std::vector<bool> used = Ancestors(graph, updates);
   std::set<std::string> names;
   for (const Node* lookup : lookups) {

@@ -15,13 +15,15 @@
 #include <vector>
 
 namespace tensorflow {
+class FunctionLibraryDefinition;
 class Graph;
-}
+}  // namespace tensorflow
 
 namespace mxrec {
 
-// Shared names of the tables that a run of this graph leaves untrained, sorted; what was noted is not looked at.
-std::vector<std::string> UntrainedTables(const tensorflow::Graph& graph);
+// Shared names of the tables that a run of this graph leaves untrained, sorted; what was noted is not looked at. `library` has the
+// functions of the whole session: the graph's own has only those that this run calls.
+std::vector<std::string> UntrainedTables(const tensorflow::Graph& graph, const tensorflow::FunctionLibraryDefinition& library);
 
 }  // namespace mxrec
 
