@@ -185,16 +185,19 @@ REGISTER_OP("NPUShutdown").SetIsStateful().SetShapeFn(tensorflow::shape_inferenc
 Ends the collective runtime. Again, or before a start: nothing.
 )doc");
 
+// What the collectives share: attributes, and the lines about them.
+#define MXREC_HCOM_FUSION .Attr("fusion: int = 0").Attr("fusion_id: int = -1")
+#define MXREC_HCOM_FUSION_DOC "fusion: 0 none, 2 with ops of the same fusion_id.\nfusion_id: Which ops are fused with fusion 2.\n"
+#define MXREC_HCOM_GROUP .Attr("group: string = 'hccl_world_group'").SetIsStateful()
+#define MXREC_HCOM_GROUP_DOC "group: Name of the group.\n"
+
 REGISTER_OP("HcomAllReduce")
     .Input("input: T")
     .Output("output: T")
     .Attr("T: " MXREC_HCOM_SUMMABLE)
     .Attr("reduction: {'min', 'max', 'prod', 'sum'}")
     .Attr("fusion: int = 1")
-    .Attr("fusion_id: int = -1")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(AllReduceShape)
+    .Attr("fusion_id: int = -1") MXREC_HCOM_GROUP.SetShapeFn(AllReduceShape)
     .Doc(R"doc(
 The reduction of the tensors of all ranks of a group, the same on each.
 
@@ -204,20 +207,14 @@ T: Type of the values.
 reduction: How the values of the ranks become one.
 fusion: 0 none, 1 by the gradient split strategy, 2 with ops of the same fusion_id.
 fusion_id: Which ops are fused with fusion 2.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomReduce")
     .Input("input: T")
     .Output("output: T")
     .Attr("T: " MXREC_HCOM_SUMMABLE)
     .Attr("reduction: {'min', 'max', 'prod', 'sum'}")
-    .Attr("root_rank: int")
-    .Attr("fusion: int = 0")
-    .Attr("fusion_id: int = -1")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(ReduceShape)
+    .Attr("root_rank: int") MXREC_HCOM_FUSION MXREC_HCOM_GROUP.SetShapeFn(ReduceShape)
     .Doc(R"doc(
 The reduction of the tensors of all ranks, on one of them; the others get their own input back.
 
@@ -226,21 +223,13 @@ output: Same shape.
 T: Type of the values.
 reduction: How the values of the ranks become one.
 root_rank: The rank that gets the result.
-fusion: 0 none, 2 with ops of the same fusion_id.
-fusion_id: Which ops are fused with fusion 2.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_FUSION_DOC MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomAllGather")
     .Input("input: T")
     .Output("output: T")
     .Attr("T: " MXREC_HCOM_MOVABLE)
-    .Attr("rank_size: int")
-    .Attr("fusion: int = 0")
-    .Attr("fusion_id: int = -1")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(AllGatherShape)
+    .Attr("rank_size: int") MXREC_HCOM_FUSION MXREC_HCOM_GROUP.SetShapeFn(AllGatherShape)
     .Doc(R"doc(
 The tensors of all ranks one after another along the first dimension, in the order of ranks.
 
@@ -248,22 +237,14 @@ input: Rank 1 or more, of one shape on all ranks.
 output: rank_size times as many rows.
 T: Type of the values.
 rank_size: Size of the group.
-fusion: 0 none, 2 with ops of the same fusion_id.
-fusion_id: Which ops are fused with fusion 2.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_FUSION_DOC MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomReduceScatter")
     .Input("input: T")
     .Output("output: T")
     .Attr("T: " MXREC_HCOM_SUMMABLE)
     .Attr("reduction: {'min', 'max', 'prod', 'sum'}")
-    .Attr("rank_size: int")
-    .Attr("fusion: int = 0")
-    .Attr("fusion_id: int = -1")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(ReduceScatterShape)
+    .Attr("rank_size: int") MXREC_HCOM_FUSION MXREC_HCOM_GROUP.SetShapeFn(ReduceScatterShape)
     .Doc(R"doc(
 Each rank's part of the reduction of the tensors of all ranks: rows r * n / rank_size to (r + 1) * n / rank_size of the result on
 rank r.
@@ -273,10 +254,7 @@ output: [n / rank_size, ...].
 T: Type of the values.
 reduction: How the values of the ranks become one.
 rank_size: Size of the group.
-fusion: 0 none, 2 with ops of the same fusion_id.
-fusion_id: Which ops are fused with fusion 2.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_FUSION_DOC MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomBroadcast")
     .Input("input: T")
@@ -284,10 +262,7 @@ REGISTER_OP("HcomBroadcast")
     .Attr("T: list(type) >= 1")
     .Attr("root_rank: int")
     .Attr("fusion: int = 2")
-    .Attr("fusion_id: int = 0")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(BroadcastShape)
+    .Attr("fusion_id: int = 0") MXREC_HCOM_GROUP.SetShapeFn(BroadcastShape)
     .Doc(R"doc(
 The tensors of one rank, on all ranks.
 
@@ -295,19 +270,13 @@ input: Of the same types and shapes on all ranks.
 output: As input.
 T: Types of the tensors.
 root_rank: The rank whose tensors all get.
-fusion: 0 none, 2 with ops of the same fusion_id.
-fusion_id: Which ops are fused with fusion 2.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_FUSION_DOC MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomSend")
     .Input("input: T")
     .Attr("T: " MXREC_HCOM_MOVABLE)
     .Attr("sr_tag: int")
-    .Attr("dest_rank: int")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(SendShape)
+    .Attr("dest_rank: int") MXREC_HCOM_GROUP.SetShapeFn(SendShape)
     .Doc(R"doc(
 Sends a tensor to another rank, whose HcomReceive has the same tag.
 
@@ -315,18 +284,14 @@ input: What is sent.
 T: Type of the values.
 sr_tag: Pairs send and receive.
 dest_rank: The rank it goes to.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomReceive")
     .Output("output: T")
     .Attr("T: " MXREC_HCOM_MOVABLE)
     .Attr("shape: shape")
     .Attr("sr_tag: int")
-    .Attr("src_rank: int")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(ReceiveShape)
+    .Attr("src_rank: int") MXREC_HCOM_GROUP.SetShapeFn(ReceiveShape)
     .Doc(R"doc(
 Receives a tensor from another rank, whose HcomSend has the same tag.
 
@@ -335,8 +300,7 @@ T: Type of the values.
 shape: Shape of what was sent, fully defined.
 sr_tag: Pairs send and receive.
 src_rank: The rank it comes from.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomAllToAllV")
     .Input("send_data: T")
@@ -345,10 +309,7 @@ REGISTER_OP("HcomAllToAllV")
     .Input("recv_counts: int64")
     .Input("recv_displacements: int64")
     .Output("recv_data: T")
-    .Attr("T: " MXREC_HCOM_MOVABLE)
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(AllToAllVShape)
+    .Attr("T: " MXREC_HCOM_MOVABLE) MXREC_HCOM_GROUP.SetShapeFn(AllToAllVShape)
     .Doc(R"doc(
 Each rank sends a part of its data to each rank. Counts and displacements are in elements, one of each for every rank.
 
@@ -359,20 +320,14 @@ recv_counts: [ranks], how many elements come from each.
 recv_displacements: [ranks], where they begin in recv_data.
 recv_data: [n], up to the end of the part that ends last; zero where no part is.
 T: Type of the values.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_GROUP_DOC);
 
 REGISTER_OP("HcomAllToAllVC")
     .Input("send_data: T")
     .Input("send_count_matrix: int64")
     .Output("recv_data: T")
     .Attr("T: " MXREC_HCOM_MOVABLE)
-    .Attr("rank: int")
-    .Attr("fusion: int = 0")
-    .Attr("fusion_id: int = -1")
-    .Attr("group: string = 'hccl_world_group'")
-    .SetIsStateful()
-    .SetShapeFn(AllToAllVCShape)
+    .Attr("rank: int") MXREC_HCOM_FUSION MXREC_HCOM_GROUP.SetShapeFn(AllToAllVCShape)
     .Doc(R"doc(
 As HcomAllToAllV, with one matrix of all counts, the same on every rank; parts follow each other without gaps.
 
@@ -381,10 +336,7 @@ send_count_matrix: [ranks, ranks]; row i, column j: how many elements go from ra
 recv_data: [sum of column `rank`].
 T: Type of the values.
 rank: This rank.
-fusion: 0 none, 2 with ops of the same fusion_id.
-fusion_id: Which ops are fused with fusion 2.
-group: Name of the group.
-)doc");
+)doc" MXREC_HCOM_FUSION_DOC MXREC_HCOM_GROUP_DOC);
 
 }  // namespace
 }  // namespace mxrec

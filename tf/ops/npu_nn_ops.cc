@@ -599,149 +599,49 @@ epsilon: Keeps the divisor above 0.
 use_clip: Whether to limit the rate.
 )doc");
 
+// The steps of Adam: on variables by reference and by resource, without and with weight decay (mul4_x).
+#define MXREC_ADAM_INPUTS(variable) \
+  .Input("input0: T")               \
+      .Input("input1: " variable)   \
+      .Input("input2: " variable)   \
+      .Input("input3: " variable)   \
+      .Input("input4: T")           \
+      .Input("mul0_x: T")           \
+      .Input("mul1_x: T")           \
+      .Input("mul2_x: T")           \
+      .Input("mul3_x: T")
+#define MXREC_ADAM_OUTPUTS .Output("output0: Ref(T)").Output("output1: Ref(T)").Output("output2: Ref(T)")
+#define MXREC_ADAM_REST .Attr("T: {half, bfloat16, float, double}").SetIsStateful().SetShapeFn(AdamShape)
+#define MXREC_ADAM_DOC(kind, decay, decay_term, decay_input, outputs)                                                 \
+  "\nOne step of Adam without correction of the bias" decay kind                                                      \
+  ", in one pass over gradient, moments and variable.\n\n"                                                            \
+  "m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y)" decay_term        \
+  ")\n\n"                                                                                                             \
+  "input0: The gradient g.\ninput1: The variable v, the second moment.\ninput2: The variable m, the first moment.\n"  \
+  "input3: The variable w.\ninput4: Scalar, the learning rate.\nmul0_x: Scalar, beta1.\nmul1_x: Scalar, 1 - beta1.\n" \
+  "mul2_x: Scalar, beta2.\nmul3_x: Scalar, 1 - beta2.\n" decay_input "add2_y: Scalar, epsilon.\n" outputs             \
+  "T: Type of the elements.\n"
+#define MXREC_ADAM_OUTPUTS_DOC "output0: input1.\noutput1: input2.\noutput2: input3.\n"
+#define MXREC_ADAM_DECAY_DOC "mul4_x: Scalar, the weight decay.\n"
+
 REGISTER_OP("AdamApplyOneAssign")
-    .Input("input0: T")
-    .Input("input1: Ref(T)")
-    .Input("input2: Ref(T)")
-    .Input("input3: Ref(T)")
-    .Input("input4: T")
-    .Input("mul0_x: T")
-    .Input("mul1_x: T")
-    .Input("mul2_x: T")
-    .Input("mul3_x: T")
-    .Input("add2_y: T")
-    .Output("output0: Ref(T)")
-    .Output("output1: Ref(T)")
-    .Output("output2: Ref(T)")
-    .Attr("T: {half, bfloat16, float, double}")
-    .SetIsStateful()
-    .SetShapeFn(AdamShape)
-    .Doc(R"doc(
-One step of Adam without correction of the bias, in one pass over gradient, moments and variable.
-
-m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y))
-
-input0: The gradient g.
-input1: The variable v, the second moment.
-input2: The variable m, the first moment.
-input3: The variable w.
-input4: Scalar, the learning rate.
-mul0_x: Scalar, beta1.
-mul1_x: Scalar, 1 - beta1.
-mul2_x: Scalar, beta2.
-mul3_x: Scalar, 1 - beta2.
-add2_y: Scalar, epsilon.
-output0: input1.
-output1: input2.
-output2: input3.
-T: Type of the elements.
-)doc");
+MXREC_ADAM_INPUTS("Ref(T)").Input("add2_y: T") MXREC_ADAM_OUTPUTS MXREC_ADAM_REST.Doc(MXREC_ADAM_DOC("", "", "", "",
+                                                                                                     MXREC_ADAM_OUTPUTS_DOC));
 
 REGISTER_OP("MxrecResourceAdamApplyOneAssign")
-    .Input("input0: T")
-    .Input("input1: resource")
-    .Input("input2: resource")
-    .Input("input3: resource")
-    .Input("input4: T")
-    .Input("mul0_x: T")
-    .Input("mul1_x: T")
-    .Input("mul2_x: T")
-    .Input("mul3_x: T")
-    .Input("add2_y: T")
-    .Attr("T: {half, bfloat16, float, double}")
-    .SetIsStateful()
-    .SetShapeFn(AdamShape)
-    .Doc(R"doc(
-One step of Adam without correction of the bias, of resource variables, in one pass over gradient, moments and variable.
-
-m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y))
-
-input0: The gradient g.
-input1: The variable v, the second moment.
-input2: The variable m, the first moment.
-input3: The variable w.
-input4: Scalar, the learning rate.
-mul0_x: Scalar, beta1.
-mul1_x: Scalar, 1 - beta1.
-mul2_x: Scalar, beta2.
-mul3_x: Scalar, 1 - beta2.
-add2_y: Scalar, epsilon.
-T: Type of the elements.
-)doc");
+MXREC_ADAM_INPUTS("resource").Input("add2_y: T") MXREC_ADAM_REST.Doc(MXREC_ADAM_DOC(", of resource variables", "", "", "", ""));
 
 REGISTER_OP("AdamApplyOneWithDecayAssign")
-    .Input("input0: T")
-    .Input("input1: Ref(T)")
-    .Input("input2: Ref(T)")
-    .Input("input3: Ref(T)")
-    .Input("input4: T")
-    .Input("mul0_x: T")
-    .Input("mul1_x: T")
-    .Input("mul2_x: T")
-    .Input("mul3_x: T")
+MXREC_ADAM_INPUTS("Ref(T)")
     .Input("mul4_x: T")
-    .Input("add2_y: T")
-    .Output("output0: Ref(T)")
-    .Output("output1: Ref(T)")
-    .Output("output2: Ref(T)")
-    .Attr("T: {half, bfloat16, float, double}")
-    .SetIsStateful()
-    .SetShapeFn(AdamShape)
-    .Doc(R"doc(
-One step of Adam without correction of the bias, with weight decay, in one pass over gradient, moments and variable.
-
-m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y) + mul4_x w)
-
-input0: The gradient g.
-input1: The variable v, the second moment.
-input2: The variable m, the first moment.
-input3: The variable w.
-input4: Scalar, the learning rate.
-mul0_x: Scalar, beta1.
-mul1_x: Scalar, 1 - beta1.
-mul2_x: Scalar, beta2.
-mul3_x: Scalar, 1 - beta2.
-mul4_x: Scalar, the weight decay.
-add2_y: Scalar, epsilon.
-output0: input1.
-output1: input2.
-output2: input3.
-T: Type of the elements.
-)doc");
+    .Input("add2_y: T") MXREC_ADAM_OUTPUTS MXREC_ADAM_REST.Doc(MXREC_ADAM_DOC("", ", with weight decay", " + mul4_x w",
+                                                                              MXREC_ADAM_DECAY_DOC, MXREC_ADAM_OUTPUTS_DOC));
 
 REGISTER_OP("MxrecResourceAdamApplyOneWithDecayAssign")
-    .Input("input0: T")
-    .Input("input1: resource")
-    .Input("input2: resource")
-    .Input("input3: resource")
-    .Input("input4: T")
-    .Input("mul0_x: T")
-    .Input("mul1_x: T")
-    .Input("mul2_x: T")
-    .Input("mul3_x: T")
+MXREC_ADAM_INPUTS("resource")
     .Input("mul4_x: T")
-    .Input("add2_y: T")
-    .Attr("T: {half, bfloat16, float, double}")
-    .SetIsStateful()
-    .SetShapeFn(AdamShape)
-    .Doc(R"doc(
-One step of Adam without correction of the bias, with weight decay, of resource variables, in one pass over gradient, moments and variable.
-
-m <- m mul0_x + g mul1_x;  v <- v mul2_x + g^2 mul3_x;  w <- w - input4 (m / (sqrt(v) + add2_y) + mul4_x w)
-
-input0: The gradient g.
-input1: The variable v, the second moment.
-input2: The variable m, the first moment.
-input3: The variable w.
-input4: Scalar, the learning rate.
-mul0_x: Scalar, beta1.
-mul1_x: Scalar, 1 - beta1.
-mul2_x: Scalar, beta2.
-mul3_x: Scalar, 1 - beta2.
-mul4_x: Scalar, the weight decay.
-add2_y: Scalar, epsilon.
-T: Type of the elements.
-)doc");
+    .Input("add2_y: T") MXREC_ADAM_REST.Doc(MXREC_ADAM_DOC(", of resource variables", ", with weight decay", " + mul4_x w",
+                                                           MXREC_ADAM_DECAY_DOC, ""));
 
 REGISTER_OP("NonZero")
     .Input("x: T")
