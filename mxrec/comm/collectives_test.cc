@@ -134,7 +134,7 @@ TEST(AllReduceTest, AllRanksAndAllRunsGetTheSameBits) {
   for (int size = 2; size <= 8; ++size) {
     for (DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kFloat64}) {
       for (Algorithm algorithm : kAlgorithms) {
-        const size_t count = 1 + random() % 20'000, bytes = count * DTypeSize(dtype);
+        const size_t count = 1 + random() % 8'000, bytes = count * DTypeSize(dtype);
         const uint64_t seed = random();
         std::vector<std::string> first;
         for (int run = 0; run < 3; ++run) {
@@ -270,10 +270,10 @@ TEST(ReduceTest, TheRootGetsTheReducedNumbers) {
             if (transport.rank() == root) {
               const int sum = size * (size + 1) / 2;
               if (dtype == DType::kInt32) {
-                EXPECT_THAT(whole, testing::Each(sum));
+                EXPECT_TRUE(whole == std::vector<int32_t>(count, sum));
               }
               if (dtype == DType::kFloat16) {
-                EXPECT_THAT(half, testing::Each(FloatToHalf(static_cast<float>(sum))));
+                EXPECT_TRUE(half == std::vector<uint16_t>(count, FloatToHalf(static_cast<float>(sum))));
               }
             }
             return std::string();
@@ -434,7 +434,7 @@ TEST(CollectivesTest, TheDeathOfARankReachesTheOthers) {
         const World world(*transports[rank]);
         std::vector<float> data(20'000);
         const Status status = AllReduce(*transports[rank], world.view, data.data(), data.size(), DType::kFloat32, ReduceOp::kSum,
-                                        algorithm, In(milliseconds(1000)));
+                                        algorithm, In(milliseconds(300)));
         EXPECT_FALSE(status.ok()) << AlgorithmName(algorithm);
       });
     }

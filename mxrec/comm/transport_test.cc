@@ -325,6 +325,7 @@ Kind Shm(std::string name, size_t lane_bytes, size_t chunk_bytes) {
           }};
 }
 
+#if !defined(__SANITIZE_THREAD__)  // Gloo's own threads are not instrumented
 Kind Gloo(std::string name, size_t piece_bytes) {
   return {std::move(name),
           [=](int size) {
@@ -334,13 +335,14 @@ Kind Gloo(std::string name, size_t piece_bytes) {
           },
           false};
 }
+#endif
 
 std::vector<Kind> Kinds() {
   std::vector<Kind> kinds = {{"Local", [](int size) { return MakeLocalTransports(size); }},
                              {"LocalWithoutSharing", [](int size) { return MakeLocalTransports(size, false); }},
                              Shm("Shm", 0, 0),
                              Shm("ShmInSmallPieces", 2048, 1000)};
-#if !defined(__SANITIZE_THREAD__)  // Gloo's own threads are not instrumented
+#if !defined(__SANITIZE_THREAD__)
   if (PluginIsThere("gloo", MXREC_PLUGIN_FOLDER)) {
     kinds.push_back(Gloo("Gloo", 1 << 20));
     kinds.push_back(Gloo("GlooInSmallPieces", 10'000));
