@@ -25,6 +25,17 @@ using tensorflow::TensorShape;
 struct Rows {
   size_t rows = 1, length = 1, params = 1;
   TensorShape statistics, parameters;
+
+  // visit(element, parameter, count) for runs of elements [begin, end) whose parameters follow each other.
+  template <typename Visit>
+  void ForRuns(size_t begin, size_t end, const Visit& visit) const {
+    if (begin == end) return;  // then there may be no parameters either
+    for (size_t p = begin % params; begin < end; p = 0) {
+      const size_t count = std::min(end - begin, params - p);
+      visit(begin, p, count);
+      begin += count;
+    }
+  }
 };
 
 class LayerNormBase : public OpKernel {
@@ -118,12 +129,8 @@ class LayerNormOp : public LayerNormBase {
     const size_t n = rows.length;
     const auto count = static_cast<double>(n);
     const auto write = [&](size_t begin, size_t size, double centre, double scale) {
-      if (size == 0) return;  // then there may be no parameters either
-      Standardize(x + begin, size, centre, scale, y + begin);
-      for (size_t i = begin, end = begin + size, p = begin % rows.params; i < end; ++i) {
-        y[i] = y[i] * gamma[p] + beta[p];
-        if (++p == rows.params) p = 0;
-      }
+      Standardize(x + begin, size, {centre, scale}, y + begin);
+      rows.ForRuns(begin, begin + size, [&](size_t i, size_t p, size_t run) { ScaleAndShift(gamma + p, beta + p, run, y + i); });
     };
     if (n <= kFloatBlock) {
       ForRows(ctx, rows, [&](size_t r) {
@@ -188,26 +195,17 @@ class LayerNormGradOp : public LayerNormBase {
   void RowGradients(OpKernelContext* ctx, const Rows& rows, const T* const* in, T* dx) const {
     const size_t n = rows.length;
     const auto count = static_cast<double>(n);
-    if (n == 0) return;  // then there may be no parameters either
     ForRows(ctx, rows, [&](size_t r) {
-      const double centre = static_cast<double>(in[3][r]), scale = Scale(static_cast<double>(in[2][r]));
-      const auto along = [&](const auto& visit) {
-        for (size_t i = r * n, p = i % rows.params; i < (r + 1) * n; ++i) {
-          visit(i, static_cast<double>(in[0][i]) * static_cast<double>(in[4][p]), (static_cast<double>(in[1][i]) - centre) * scale);
-          if (++p == rows.params) p = 0;
-        }
-      };
+      const NormScale norm = {static_cast<double>(in[3][r]), Scale(static_cast<double>(in[2][r]))};
       double sum = 0, product = 0;
-      along([&](size_t, double g, double z) {
-        sum += g;
-        product += g * z;
+      rows.ForRuns(r * n, (r + 1) * n, [&](size_t i, size_t p, size_t run) {
+        AddNormSums(in[0] + i, in[4] + p, in[1] + i, run, norm, &sum, &product);
       });
-      const double of_mean = in[5] == nullptr ? 0 : static_cast<double>(in[5][r]) / count;
-      const double of_variance = in[6] == nullptr ? 0 : 2 * static_cast<double>(in[6][r]) / (count * scale);
-      const double average = sum / count, slope = product / count;
-      along([&](size_t i, double g, double z) {
-        dx[i] = static_cast<T>(scale * (g - average - z * slope) + of_mean + of_variance * z);
-      });
+      NormRowGradient row = {.average = sum / count, .slope = product / count};
+      if (in[5] != nullptr) row.of_mean = static_cast<double>(in[5][r]) / count;
+      if (in[6] != nullptr) row.of_variance = 2 * static_cast<double>(in[6][r]) / (count * norm.scale);
+      rows.ForRuns(r * n, (r + 1) * n,
+                   [&](size_t i, size_t p, size_t run) { NormGradient(in[0] + i, in[4] + p, in[1] + i, run, norm, row, dx + i); });
     });
   }
 
@@ -225,12 +223,9 @@ class LayerNormGradOp : public LayerNormBase {
         const size_t base = k * rows.params + first;
         for (size_t c = 0; c < size;) {  // as far as one row goes
           const size_t r = (base + c) / rows.length, end = std::min(size, (r + 1) * rows.length - base);
-          const double centre = static_cast<double>(in[3][r]), scale = Scale(static_cast<double>(in[2][r]));
-          for (; c < end; ++c) {
-            const double g = static_cast<double>(in[0][base + c]);
-            gamma[c] += g * ((static_cast<double>(in[1][base + c]) - centre) * scale);
-            beta[c] += g;
-          }
+          const NormScale norm = {static_cast<double>(in[3][r]), Scale(static_cast<double>(in[2][r]))};
+          AddNormParameters(in[0] + base + c, in[1] + base + c, end - c, norm, gamma + c, beta + c);
+          c = end;
         }
       }
       for (size_t c = 0; c < size; ++c) {
@@ -272,8 +267,8 @@ class CentralizationOp : public OpKernel {
       for (double& m : mean) m /= static_cast<double>(count);
       ForBlocks(ctx, n, [&](size_t begin, size_t size) {
         index.ForRuns(begin, begin + size, [&](size_t i, size_t run, size_t at, size_t stride) {
-          if (stride == 0) return Standardize(from + i, run, mean[at], 1, to + i);
-          for (size_t c = 0; c < run; ++c) to[i + c] = static_cast<T>(static_cast<double>(from[i + c]) - mean[at + c]);
+          if (stride == 0) return Standardize(from + i, run, {.centre = mean[at]}, to + i);
+          SubtractEach(from + i, mean.data() + at, run, to + i);
         });
       });
     });

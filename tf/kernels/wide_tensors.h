@@ -84,7 +84,7 @@ void SumToSmall(tensorflow::OpKernelContext* ctx, const StridedIndex& index, con
       if (stride == 0) {
         (*sums)[at] += Sum(x + i, count);
       } else {
-        for (size_t c = 0; c < count; ++c) (*sums)[at + c] += static_cast<double>(x[i + c]);
+        AddEach(x + i, count, sums->data() + at);
       }
     });
   };
