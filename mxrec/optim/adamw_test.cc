@@ -1,6 +1,7 @@
 // The worked numbers of the Rec SDK's AdamW, and its formula in float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <random>
@@ -20,7 +21,8 @@ std::vector<float> Train(std::span<const OptimizerOption> options, std::span<con
   OptimizerState state;
   state.scalars = adamw->scalar_initial_values();
   const std::vector<float> start = adamw->slot_initial_values();
-  float row[3] = {1.0f, start[0], start[1]};
+  float row[4] = {1.0f};
+  std::copy(start.begin(), start.end(), row + 1);
   const float hyper[] = {0.01f, 0.004f, 0.9f, 0.999f, 1e-6f};
   std::vector<float> values;
   for (const float g : gradients) {
@@ -51,6 +53,25 @@ TEST(AdamWTest, Fact20WorkedNumbersFromTheOriginalStartState) {
   EXPECT_TRUE(Close(w[0], 0.984071666f));
   EXPECT_TRUE(Close(w[1], 0.974252115f));
   EXPECT_TRUE(Close(w[2], 0.967126259f));
+}
+
+TEST(AdamWTest, AmsgradDividesByTheLargestSecondMomentSoFar) {
+  const OptimizerOption option[] = {{"amsgrad", 1}};
+  const float gradients[] = {0.5f, -4.0f, 0.125f, 0.0f};
+  const std::vector<float> found = Train(option, gradients), plain = Train({}, gradients);
+  double w = 1, m = 0, v = 0, top = 0, p1 = 1, p2 = 1;
+  for (size_t t = 0; t < found.size(); ++t) {
+    const double g = gradients[t];
+    p1 *= 0.9;
+    p2 *= 0.999;
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    top = std::max(top, v);
+    w = w * (1 - 0.01 * 0.004) - 0.01 * (m / (1 - p1)) / (std::sqrt(top / (1 - p2)) + 1e-6);
+    EXPECT_NEAR(found[t], w, 1e-6);
+  }
+  EXPECT_EQ(found[1], plain[1]);
+  EXPECT_NE(found[3], plain[3]);  // v fell
 }
 
 TEST(AdamWTest, HundredStepsStayCloseToTheFormulaInFloat64) {

@@ -174,12 +174,33 @@ def test_adamw_sums_gradients_of_a_key_and_can_go_up(sess):
     np.testing.assert_allclose(table.look(sess, [key])[0], [adamw(1.0, 0, 0, 1, 1, g)[0]] * DIM, rtol=1e-6)
 
 
+@pytest.mark.parametrize("start_of_max", [0.0, 0.04])
+def test_amsgrad_divides_by_the_largest_second_moment(sess, start_of_max):
+  table = Map(constant=1.0)
+  powers = [tf.get_variable(f"p{i}", [], initializer=tf.ones_initializer()) for i in range(2)]
+  grad = tf.placeholder(tf.float32, [None, DIM])
+  constants = [tf.constant(x, tf.float32) for x in (0.01, 0.004, 0.9, 0.9, 1e-6)]  # beta_2 so small that v falls
+  zeros, top = tf.zeros([BUCKET, DIM]), tf.fill([BUCKET, DIM], start_of_max)
+  step = cpu.embedding_hashtable_apply_adam_w(
+    table.handle, table.keys, zeros, zeros, *powers, *constants, grad, top, embedding_dim=DIM, bucket_size=BUCKET, amsgrad=True
+  )
+  sess.run([tf.global_variables_initializer(), table.init])
+  table.look(sess, [7])
+  w, m, v, vmax, p1, p2 = 1.0, 0.0, 0.0, start_of_max, 1.0, 1.0
+  for g in (0.5, -0.25, 0.01, 0.01, 0.02):
+    sess.run(step, {table.keys: [7], grad: np.full((1, DIM), g)})
+    p1, p2, w = p1 * 0.9, p2 * 0.9, w * (1 - 0.01 * 0.004)
+    m, v = 0.9 * m + 0.1 * g, 0.9 * v + 0.1 * g * g
+    vmax = max(vmax, v)
+    w -= 0.01 * (m / (1 - p1)) / (np.sqrt(vmax / (1 - p2)) + 1e-6)
+    np.testing.assert_allclose(table.look(sess, [7]), np.full((1, DIM), w), atol=5e-7)
+  assert v < vmax
+
+
 def test_adamw_says_what_is_wrong(sess):
   table = Map()
   sess.run(table.init)
   key, grad = tf.constant([1], tf.int64), tf.ones([1, DIM])
-  with pytest.raises(NotImplementedError, match="amsgrad"):
-    apply_op(table, key, grad, amsgrad=True)
   with pytest.raises(tf.errors.InvalidArgumentError, match=r"gradient of an AdamW step: expected shape \[1,3\]"):
     sess.run(apply_op(table, key, tf.ones([2, DIM])))
   args = [tf.constant(1.0)] * 7

@@ -350,8 +350,10 @@ class LookupOrInsertOp : public HashMapOp {
 // AdamW with the powers of the op instead of the table's own.
 class AdamWStep final : public RowUpdater {
  public:
-  AdamWStep(const Optimizer& optimizer, std::span<const float> hyper, std::vector<float> powers, float m, float v, size_t dim)
-      : optimizer_(optimizer), hyper_(hyper), powers_(std::move(powers)), m_(m), v_(v), dim_(dim) {}
+  // start: what the slots of a row begin with.
+  AdamWStep(const Optimizer& optimizer, std::span<const float> hyper, std::vector<float> powers, std::vector<float> start,
+            size_t dim)
+      : optimizer_(optimizer), hyper_(hyper), powers_(std::move(powers)), start_(std::move(start)), dim_(dim) {}
 
   Status Begin(SlotRecord* record) override {
     OptimizerState state{record->step, powers_};
@@ -359,7 +361,7 @@ class AdamWStep final : public RowUpdater {
     powers_ = state.scalars;
     record->optimizer_kind = optimizer_.kind();
     record->slot_names = optimizer_.slot_names();
-    record->slot_initial_values = {m_, v_};
+    record->slot_initial_values = start_;
     record->slot_widths = optimizer_.slot_widths(dim_);
     record->scalar_names = optimizer_.scalar_names();
     record->scalars = powers_;
@@ -375,7 +377,7 @@ class AdamWStep final : public RowUpdater {
   const Optimizer& optimizer_;
   std::span<const float> hyper_;
   std::vector<float> powers_;
-  const float m_, v_;
+  const std::vector<float> start_;
   const size_t dim_;
   StepConstants constants_{};
 };
@@ -384,7 +386,10 @@ class ApplyAdamWOp : public HashMapOp {
  public:
   explicit ApplyAdamWOp(OpKernelConstruction* ctx) : HashMapOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("maximize", &maximize_));
-    Result<std::shared_ptr<const Optimizer>> optimizer = MakeOptimizer("adamw");
+    bool amsgrad = false;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("amsgrad", &amsgrad));
+    const OptimizerOption options[] = {{"amsgrad", amsgrad ? 1.0f : 0.0f}};
+    Result<std::shared_ptr<const Optimizer>> optimizer = MakeOptimizer("adamw", options);
     OP_REQUIRES_OK(ctx, ToTf(optimizer.status()));
     optimizer_ = *std::move(optimizer);
   }
@@ -395,15 +400,20 @@ class ApplyAdamWOp : public HashMapOp {
     MXREC_TF_RETURN_IF_ERROR(ToTf(CheckShape(table, "keys of an AdamW step", keys, {-1})));
     const int64_t n = keys.dim_size(0);
     MXREC_TF_RETURN_IF_ERROR(ToTf(CheckShape(table, "gradient of an AdamW step", grad, {n, dim_})));
-    float start[2];
-    static constexpr const char* kMoments[] = {"m", "v"};
-    for (int i = 0; i < 2; ++i) {
-      const std::span<const float> moments = DataSpan<float>(ctx->input(2 + i));
+    std::vector<float> start;
+    static constexpr const char* kMoments[] = {"m", "v", "max_grad_norm"};
+    static constexpr int kInputs[] = {2, 3, 12};
+    for (size_t i = 0; i < optimizer_->slot_names().size(); ++i) {
+      if (kInputs[i] >= ctx->num_inputs()) {
+        start.push_back(0);
+        continue;
+      }
+      const std::span<const float> moments = DataSpan<float>(ctx->input(kInputs[i]));
       if (moments.empty() || std::any_of(moments.begin(), moments.end(), [&](float x) { return !(x == moments[0]); })) {
         return ToTf(InvalidArgumentError(map->name() + ": " + kMoments[i] +
                                          " must hold one value all over, what moments begin with: they are kept in the table"));
       }
-      start[i] = moments[0];
+      start.push_back(moments[0]);
     }
     static constexpr const char* kScalars[] = {"beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon"};
     float scalars[7];
@@ -445,7 +455,7 @@ class ApplyAdamWOp : public HashMapOp {
     part.value_rows = value_rows;
     part.scales = scales;
     part.value_count = static_cast<size_t>(n);
-    AdamWStep step(*optimizer_, {scalars + 2, 5}, {scalars[0], scalars[1]}, start[0], start[1], static_cast<size_t>(dim_));
+    AdamWStep step(*optimizer_, {scalars + 2, 5}, {scalars[0], scalars[1]}, std::move(start), static_cast<size_t>(dim_));
     UpdateReport report;
     MXREC_TF_RETURN_IF_ERROR(ToTf(map->table->table().Update({&part, 1}, &step, {.now_ms = NowMs()}, &executor, &report)));
     ctx->set_output(0, ctx->input(2));

@@ -190,12 +190,15 @@ REGISTER_OP("EmbeddingHashTableApplyAdamW")
     .Input("beta2: float")
     .Input("epsilon: float")
     .Input("grad: float")
+    .Input("max_grad_norm: num_max * float")
     .Output("m_out: float")
     .Output("v_out: float")
     .Output("beta1_power_out: float")
     .Output("beta2_power_out: float")
     .Attr("embedding_dim: int >= 1")
     .Attr("bucket_size: int >= 1")
+    .Attr("num_max: int >= 0 = 0")
+    .Attr("amsgrad: bool = false")
     .Attr("maximize: bool = false")
     .SetIsStateful()
     .SetShapeFn(ApplyShape)
@@ -215,12 +218,15 @@ beta1: One element.
 beta2: One element.
 epsilon: One element.
 grad: [n, embedding_dim].
+max_grad_norm: At most one tensor, used with amsgrad: as m, for the largest second moment so far; none: 0.
 m_out: m as it came.
 v_out: v as it came.
 beta1_power_out: The power for the next step.
 beta2_power_out: The power for the next step.
 embedding_dim: The table's.
 bucket_size: The table's.
+num_max: How many max_grad_norm there are.
+amsgrad: Whether to divide by the largest second moment so far.
 maximize: Whether the gradient is taken negative.
 )doc");
 

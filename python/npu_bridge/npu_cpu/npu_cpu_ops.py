@@ -201,20 +201,17 @@ def embedding_hashtable_apply_adam_w(
     beta1_power, beta2_power: one float32 each; multiplied by beta1 and beta2 before use. Variables are advanced.
     lr, weight_decay, beta1, beta2, epsilon: one float32 each.
     grad: float32 [n, embedding_dim].
-    max_grad_norm: accepted; it belongs to amsgrad.
+    max_grad_norm: used with amsgrad: as m, for the largest second moment so far; None: 0.
     embedding_dim, bucket_size: the table's.
-    amsgrad: False; True is not there.
+    amsgrad: whether to divide by the largest second moment so far, kept in the table too. All steps of a table must agree.
     maximize: whether to go up instead of down.
 
   Returns:
     m, v as they came, and the powers for the next step.
 
   Raises:
-    NotImplementedError: amsgrad. InvalidArgumentError when run: shapes that do not fit, m or v of several values.
+    InvalidArgumentError when run: shapes that do not fit, m, v or max_grad_norm of several values.
   """
-  del max_grad_norm
-  if amsgrad:
-    raise NotImplementedError("amsgrad of npu_cpu_ops.embedding_hashtable_apply_adam_w: use mxrec.AMSGradOptimizer")
   powers = (beta1_power, beta2_power)
   out = _ops.embedding_hash_table_apply_adam_w(
     table_handle,
@@ -228,8 +225,10 @@ def embedding_hashtable_apply_adam_w(
     beta2,
     epsilon,
     grad,
+    [] if max_grad_norm is None or not amsgrad else [max_grad_norm],
     embedding_dim=embedding_dim,
     bucket_size=bucket_size,
+    amsgrad=amsgrad,
     maximize=maximize,
   )
   advanced = (
