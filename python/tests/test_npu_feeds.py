@@ -261,6 +261,29 @@ def test_scatter_elements_has_gradients(sess):
   np.testing.assert_array_equal(to_updates, [[1, 3], [0, 5]])  # the first update of a pair is replaced by the second
 
 
+@pytest.mark.parametrize("axis", [0, 1, -2])
+def test_scatter_elements_of_unknown_rank_has_gradients(sess, axis):
+  data, at, updates = (tf.placeholder(dtype, None) for dtype in (tf.float32, tf.int32, tf.float32))
+  known = [
+    tf.constant(np.arange(12.0).reshape(3, 4), tf.float32),
+    tf.constant([[0, 2], [1, 2]]),
+    tf.constant([[1.0, 2.0], [3.0, 4.0]]),
+  ]
+  feed = dict(zip((data, at, updates), sess.run(known)))
+
+  def slopes(d, i, u):
+    y = npu_ops.scatter_elements(d, i, u, axis=axis)
+    return tf.gradients(tf.reduce_sum(y * y), [d, u])
+
+  (of_data, of_updates), wanted = sess.run([slopes(data, at, updates), slopes(*known)], feed)
+  np.testing.assert_array_equal(of_data, wanted[0])
+  np.testing.assert_array_equal(of_updates, wanted[1])
+  expected = 2 * np.array([[1.0, 2.0], [3.0, 4.0]])
+  if axis in (0, -2):
+    expected[0, 1] = 0  # replaced by the one below
+  np.testing.assert_array_equal(of_updates, expected)
+
+
 def test_scatter_elements_says_what_is_wrong(sess):
   with pytest.raises(ValueError, match="axis must be at least -1 and below 1, found 1"):
     npu_ops.scatter_elements([1.0], [0], [1.0], axis=1)

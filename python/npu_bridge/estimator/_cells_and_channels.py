@@ -97,20 +97,16 @@ def _scatter_elements_gradient(op, gradient):
   data, indices, updates = op.inputs
   axis = op.get_attr("axis")
   to_data = _ops.scatter_elements(gradient, indices, tf.zeros_like(updates), axis=axis)
-  # The gradient of the element that each update went to, where no later update replaced it.
-  rank = data.shape.rank if data.shape.rank is not None else indices.shape.rank
-  if rank is None:
-    raise ValueError(f"the gradient of {op.name} needs the rank of its data")
-  axis %= rank
-  sizes = tf.shape(indices, out_type=indices.dtype)
-  places = tf.meshgrid(*(tf.range(sizes[d]) for d in range(rank)), indexing="ij")
-  size = tf.shape(data, out_type=indices.dtype)[axis]
-  places[axis] = tf.where_v2(indices < 0, indices + size, indices)
-  places = tf.stack(places, -1)
-  numbers = tf.reshape(tf.range(tf.size(indices)), tf.shape(indices))
-  written = _ops.scatter_elements(tf.zeros(tf.shape(data), tf.int32), indices, numbers, axis=axis)
+  # The gradient of the element that each update went to, where no later update replaced it. Places are [updates, rank].
+  flat = tf.cast(tf.reshape(indices, [-1, 1]), tf.int64)
+  flat = tf.where_v2(flat < 0, flat + tf.shape(data, out_type=tf.int64)[axis], flat)
+  at_axis = tf.equal(tf.range(tf.rank(data)), axis if axis >= 0 else axis + tf.rank(data))
+  places = tf.where_v2(at_axis, flat, tf.where_v2(tf.ones_like(indices, tf.bool)))
+  numbers = tf.range(tf.size(indices))
+  written = _ops.scatter_elements(tf.zeros(tf.shape(data), tf.int32), indices, tf.reshape(numbers, tf.shape(indices)), axis=axis)
   to_updates = tf.gather_nd(gradient, places)
-  return to_data, None, tf.where_v2(tf.equal(tf.gather_nd(written, places), numbers), to_updates, tf.zeros_like(to_updates))
+  kept = tf.where_v2(tf.equal(tf.gather_nd(written, places), numbers), to_updates, tf.zeros_like(to_updates))
+  return to_data, None, tf.reshape(kept, tf.shape(updates))
 
 
 def k_means_centroids(
