@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Mapping
 
 from mxrec import _environment
-from mxrec._world import LOOPBACK, World
+from mxrec._world import LOOPBACK, World, find
 
 TRANSPORTS = ("auto", "shm", "gloo", "mpi")
 DEFAULT_PORT = 60000
@@ -35,15 +35,18 @@ class Limits:
   timeline_path: str = ""
 
 
-def limits(environment: Mapping[str, str] = os.environ, rank: int | None = 0) -> Limits:
+def limits(environment: Mapping[str, str] = os.environ, rank: int | None = None) -> Limits:
   """Reads Limits: MXREC_ variables first, then those of HCCL and Horovod.
 
-  The timeline is that of rank 0, unless {rank} stands in its name: then every rank has one.
+  The timeline is that of rank 0, unless {rank} stands in its name: then every rank has one. `rank` is by default the one that the
+  environment tells.
 
   Raises:
     ValueError: a variable is malformed; the text names it.
   """
   timeline = _environment.text(environment, "MXREC_TIMELINE", "HOROVOD_TIMELINE")
+  if rank is None and timeline:
+    rank = find(environment).rank
   if "{rank}" in timeline:
     timeline = timeline.replace("{rank}", str(rank))
   elif rank != 0:

@@ -313,6 +313,7 @@ def test_limits_come_from_own_variables_then_from_the_others():
   assert _peers.limits({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0"}).stall_abort == _peers.NEVER
   timeline = {"HOROVOD_TIMELINE": "/x/t.json"}
   assert [_peers.limits(timeline, rank).timeline_path for rank in (0, 1)] == ["/x/t.json", ""]
+  assert _peers.limits({**timeline, "RANK_SIZE": "2", "RANK_ID": "1"}).timeline_path == ""
   assert _peers.limits({"MXREC_TIMELINE": "/x/{rank}.json", **timeline}, 1).timeline_path == "/x/1.json"
   for variable, wrong in (("HCCL_CONNECT_TIMEOUT", "60"), ("MXREC_STALL_ABORT", "soon"), ("HCCL_DETERMINISTIC", "maybe")):
     with pytest.raises(ValueError, match=variable):
