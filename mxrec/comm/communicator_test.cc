@@ -4,9 +4,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
+#include <memory>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -139,6 +143,433 @@ TEST(CommunicatorTest, EveryCollectiveGivesWhatItsNameSays) {
         }
       });
     }
+  }
+}
+
+// Submits and gives a handle to wait for.
+class Pending {
+ public:
+  Pending(Communicator& comm, CommRequest request) {
+    auto state = state_;
+    request.done = [state](const Status& status, const Agreed& agreed) {
+      const std::lock_guard lock(state->mutex);
+      EXPECT_FALSE(state->status.has_value()) << "called twice";
+      state->status = status;
+      state->changed.notify_all();
+    };
+    comm.Submit(std::move(request));
+  }
+  Status Wait() {
+    std::unique_lock lock(state_->mutex);
+    EXPECT_TRUE(state_->changed.wait_for(lock, std::chrono::seconds(30), [&] { return state_->status.has_value(); }));
+    return state_->status.value_or(CancelledError("the test waited in vain"));
+  }
+  bool over() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->status.has_value();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::optional<Status> status;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+TEST(CommunicatorTest, ManyNamesInAnyOrderAreFusedAndTravelAsBits) {
+  ThreadWorld world(3);
+  constexpr int kNames = 200;
+  world.OnAll([&](Communicator& comm, int rank) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    std::vector<std::vector<float>> in(kNames), out(kNames);
+    for (int step = 0; step < 5; ++step) {
+      std::vector<int> order(kNames);
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<Pending> pending;
+      for (const int n : order) {
+        in[n].assign(static_cast<size_t>(n % 7), static_cast<float>(n + rank + step));
+        pending.emplace_back(comm, FloatRequest(Collective::kAllReduce, "gradient/" + std::to_string(n), in[n], &out[n]));
+      }
+      for (Pending& one : pending) ASSERT_EQ(one.Wait(), OkStatus());
+      for (int n = 0; n < kNames; ++n)
+        EXPECT_EQ(out[n], std::vector<float>(static_cast<size_t>(n % 7), static_cast<float>(3 * (n + step) + 3)));
+    }
+    const CommStats stats = comm.stats();
+    EXPECT_EQ(stats.full_requests, kNames) << "in the first step only";
+    EXPECT_GT(stats.fused_buffers, 0);
+    EXPECT_LT(stats.operations, 5 * kNames);
+  });
+}
+
+TEST(CommunicatorTest, D41ASecondRequestOfAPendingNameIsRefusedAndTheNextStepWorks) {
+  ThreadWorld world(2);
+  const std::vector<float> in(3, 1.0f);
+  std::vector<float> out0, out1, other;
+  CommRequest first = FloatRequest(Collective::kAllReduce, "twice", in, &out0);
+  first.origin = "first/place, a.py:1";
+  Pending pending(world[0], std::move(first));
+  CommRequest second = FloatRequest(Collective::kAllReduce, "twice", in, &other);
+  second.origin = "second/place, a.py:2";
+  const Status refused = world[0].Run(std::move(second));
+  EXPECT_EQ(refused.code(), StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(refused.message()), AllOf(HasSubstr("'twice'"), HasSubstr("rank 0"), HasSubstr("first/place, a.py:1"),
+                                                    HasSubstr("second/place, a.py:2")));
+  EXPECT_EQ(world[1].Run(FloatRequest(Collective::kAllReduce, "twice", in, &out1)), OkStatus());
+  EXPECT_EQ(pending.Wait(), OkStatus());
+  EXPECT_THAT(out0, ElementsAre(2, 2, 2));
+  world.OnAll([&](Communicator& comm, int rank) {
+    std::vector<float> out;
+    EXPECT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "twice", in, &out)), OkStatus());
+  });
+}
+
+TEST(CommunicatorTest, D40ADisagreementFailsThatNameOnAllRanksAndNothingElse) {
+  ThreadWorld world(3);
+  world.OnAll([&](Communicator& comm, int rank) {
+    for (int step = 0; step < 3; ++step) {
+      const std::vector<float> in(rank == 1 && step == 1 ? 4 : 3, 1.0f);
+      std::vector<float> out, good;
+      CommRequest request = FloatRequest(Collective::kAllReduce, "loss", in, &out);
+      request.origin = "node of rank " + std::to_string(rank);
+      const std::vector<float> one = {1.0f};
+      Pending same(comm, FloatRequest(Collective::kAllReduce, "good", one, &good));
+      const Status status = comm.Run(std::move(request));
+      if (step == 1) {
+        EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+        EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'loss'"), HasSubstr("float32 [3]"),
+                                                         HasSubstr("rank 1 has float32 [4]"), HasSubstr("node of rank 1")));
+      } else {
+        EXPECT_EQ(status, OkStatus());
+      }
+      EXPECT_EQ(same.Wait(), OkStatus());
+    }
+    EXPECT_EQ(comm.health(), OkStatus());
+  });
+}
+
+TEST(CommunicatorTest, D38ExchangesWithManyEmptyPartsEnd) {
+  ThreadWorld world(4);
+  world.OnAll([&](Communicator& comm, int rank) {
+    for (uint64_t step = 0; step < 40; ++step) {
+      // All ranks draw the same table of splits; one rank sends and gets nothing.
+      std::mt19937_64 random(step);
+      const int idle = static_cast<int>(random() % 4);
+      int64_t table[4][4];
+      for (int from = 0; from < 4; ++from) {
+        for (int to = 0; to < 4; ++to)
+          table[from][to] = from == idle || to == idle || random() % 2 == 0 ? 0 : static_cast<int64_t>(random() % 1000);
+      }
+      std::vector<float> in, out, expected;
+      for (int to = 0; to < 4; ++to) in.insert(in.end(), static_cast<size_t>(table[rank][to]), static_cast<float>(10 * rank + to));
+      for (int from = 0; from < 4; ++from)
+        expected.insert(expected.end(), static_cast<size_t>(table[from][rank]), static_cast<float>(10 * from + rank));
+      CommRequest request = FloatRequest(Collective::kAllToAll, "exchange", in, &out);
+      request.splits.assign(table[rank], table[rank] + 4);
+      Agreed agreed;
+      ASSERT_EQ(comm.Run(std::move(request), &agreed), OkStatus());
+      EXPECT_EQ(out, expected);
+      for (int from = 0; from < 4; ++from) EXPECT_EQ(agreed.received[from], table[from][rank]);
+    }
+    EXPECT_EQ(comm.stats().full_requests, 1);
+  });
+}
+
+TEST(CommunicatorTest, D46AMeanOfIntegersIsRefusedWithAdvice) {
+  const auto comm = Communicator::Create({}).value();
+  CommRequest request = FloatRequest(Collective::kAllReduce, "count", {1, 2}, nullptr);
+  request.dtype = DType::kInt32;
+  request.divide_by_size = true;
+  const Status status = comm->Run(std::move(request));
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'count'"), HasSubstr("int32"), HasSubstr("sum")));
+}
+
+TEST(CommunicatorTest, WrongArgumentsAreRefusedAtOnce) {
+  ThreadWorld world(2);
+  std::vector<float> out;
+  const std::vector<float> in(4, 1.0f);
+  const auto refused = [&](const std::function<void(CommRequest&)>& change) {
+    CommRequest request = FloatRequest(Collective::kAllReduce, "a", in, &out);
+    change(request);
+    const Status status = world[0].Run(std::move(request));
+    EXPECT_TRUE(status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kNotFound) << status;
+    return std::string(status.message());
+  };
+  EXPECT_THAT(refused([](auto& r) { r.name = ""; }), HasSubstr("name"));
+  EXPECT_THAT(refused([](auto& r) { r.name = std::string(1025, 'x'); }), HasSubstr("1025"));
+  EXPECT_THAT(refused([](auto& r) { r.group = "nowhere"; }), HasSubstr("'nowhere'"));
+  EXPECT_THAT(refused([](auto& r) { r.shape = {-1}; }), HasSubstr("-1"));
+  EXPECT_THAT(refused([](auto& r) { r.shape = {int64_t{1} << 40, int64_t{1} << 40}; }), HasSubstr("too many elements"));
+  EXPECT_THAT(refused([](auto& r) { r.input = nullptr; }), HasSubstr("no input"));
+  EXPECT_THAT(refused([](auto& r) { r.allocate = nullptr; }), HasSubstr("allocator"));
+  EXPECT_THAT(refused([](auto& r) { r.dtype = DType::kBool; }), HasSubstr("bool"));
+  EXPECT_THAT(refused([](auto& r) { r.wire = DType::kInt8; }), HasSubstr("int8"));
+  EXPECT_THAT(refused([](auto& r) { r.kind = Collective::kBroadcast, r.root = 2; }), HasSubstr("root 2"));
+  EXPECT_THAT(refused([](auto& r) { r.kind = Collective::kSend, r.peer = 0; }), HasSubstr("peer 0"));
+  EXPECT_THAT(refused([](auto& r) { r.kind = Collective::kAllGather, r.shape = {}; }), HasSubstr("scalar"));
+  EXPECT_THAT(refused([](auto& r) { r.kind = Collective::kAllToAll, r.splits = {4}; }), HasSubstr("1 splits"));
+  EXPECT_THAT(refused([](auto& r) { r.kind = Collective::kAllToAll, r.splits = {1, 2}; }), HasSubstr("add up to 3"));
+}
+
+TEST(CommunicatorTest, GroupsRunBesideEachOtherUnderTheSameNames) {
+  ThreadWorld world(4);
+  world.OnAll([&](Communicator& comm, int rank) {
+    const std::string name = rank % 2 == 0 ? "even" : "odd";
+    ASSERT_EQ(comm.AddGroup(name, rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3}), OkStatus());
+    EXPECT_EQ(comm.AddGroup(name, {rank}).code(), StatusCode::kAlreadyExists);
+    EXPECT_EQ(comm.Group(rank % 2 == 0 ? "odd" : "even").status().code(), StatusCode::kNotFound);
+    for (int step = 0; step < 20; ++step) {
+      const std::vector<float> in(3, static_cast<float>(rank));
+      std::vector<float> in_group, in_world, gathered;
+      CommRequest request = FloatRequest(Collective::kAllReduce, "x", in, &in_group);
+      request.group = name;
+      Pending first(comm, std::move(request));
+      Pending second(comm, FloatRequest(Collective::kAllReduce, "x", in, &in_world));
+      request = FloatRequest(Collective::kAllGather, "g", in, &gathered);
+      request.group = name;
+      Pending third(comm, std::move(request));
+      ASSERT_EQ(third.Wait(), OkStatus());
+      ASSERT_EQ(second.Wait(), OkStatus());
+      ASSERT_EQ(first.Wait(), OkStatus());
+      EXPECT_EQ(in_group[0], rank % 2 == 0 ? 2 : 4);
+      EXPECT_EQ(in_world[0], 6);
+      EXPECT_EQ(gathered[0], rank % 2 == 0 ? 2 : 1) << "in the order of the group";
+    }
+    ASSERT_EQ(comm.RemoveGroup(name), OkStatus());
+    EXPECT_EQ(comm.Group(name).status().code(), StatusCode::kNotFound);
+    EXPECT_EQ(comm.RemoveGroup(name).code(), StatusCode::kNotFound);
+  });
+}
+
+TEST(CommunicatorTest, RanksThatJoinGiveZerosUntilAllHave) {
+  ThreadWorld world(3);
+  world.OnAll([&](Communicator& comm, int rank) {
+    // Rank r has 2 + r batches.
+    std::vector<float> out;
+    for (int step = 0; step < 2 + rank; ++step) {
+      const std::vector<float> in(2, 1.0f);
+      ASSERT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "gradient", in, &out)), OkStatus());
+      EXPECT_EQ(out[0], step < 2 ? 3 : step < 3 ? 2 : 1);
+    }
+    Agreed agreed;
+    ASSERT_EQ(comm.Run(FloatRequest(Collective::kJoin, "", {}, &out), &agreed), OkStatus());
+    EXPECT_THAT(agreed.received, ElementsAre(2));
+    // All is as before.
+    const std::vector<float> in(2, 1.0f);
+    ASSERT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "gradient", in, &out)), OkStatus());
+    EXPECT_EQ(out[0], 3);
+  });
+}
+
+TEST(CommunicatorTest, ACancelledRequestEndsHereAndOnTheOthers) {
+  ThreadWorld world(3);
+  const std::vector<float> in(2, 1.0f);
+  std::vector<float> out[3];
+  Pending here(world[1], FloatRequest(Collective::kAllReduce, "late", in, &out[1]));
+  Pending there(world[0], FloatRequest(Collective::kAllReduce, "late", in, &out[0]));
+  std::this_thread::sleep_for(milliseconds(20));
+  EXPECT_FALSE(here.over());
+  world[1].Cancel("hccl_world_group", "late");
+  for (Pending* pending : {&here, &there}) {
+    const Status status = pending->Wait();
+    EXPECT_EQ(status.code(), StatusCode::kCancelled);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("'late'"), HasSubstr("rank 1 gave up")));
+  }
+  EXPECT_EQ(world[2].Run(FloatRequest(Collective::kAllReduce, "late", in, &out[2])).code(), StatusCode::kCancelled);
+  world.OnAll([&](Communicator& comm, int rank) {
+    EXPECT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "late", in, &out[rank])), OkStatus());
+    comm.Cancel("hccl_world_group", "nothing of the kind");
+  });
+}
+
+TEST(CommunicatorTest, CallbacksMayAskForTheNextStep) {
+  ThreadWorld world(2);
+  world.OnAll([&](Communicator& comm, int) {
+    std::atomic<int> steps{0};
+    std::vector<float> in(8, 1.0f), out;
+    std::function<void()> next = [&] {
+      CommRequest request = FloatRequest(Collective::kAllReduce, "step", in, &out);
+      request.done = [&](const Status& status, const Agreed&) {
+        EXPECT_EQ(status, OkStatus());
+        if (++steps < 200) next();
+        steps.notify_all();
+      };
+      comm.Submit(std::move(request));
+    };
+    next();
+    for (int seen = steps.load(); seen < 200; seen = steps.load()) steps.wait(seen);
+  });
+}
+
+TEST(CommunicatorTest, ATensorWhoseMemoryCannotBeHadFailsAlone) {
+  ThreadWorld world(2);
+  world.OnAll([&](Communicator& comm, int rank) {
+    const std::vector<float> in(2, 1.0f);
+    std::vector<float> out;
+    CommRequest request = FloatRequest(Collective::kAllGather, "a", in, &out);
+    if (rank == 1) request.allocate = [](const Agreed&) -> Result<void*> { return ResourceExhaustedError("full"); };
+    EXPECT_EQ(comm.Run(std::move(request)), rank == 1 ? ResourceExhaustedError("full") : OkStatus());
+    EXPECT_EQ(comm.Run(FloatRequest(Collective::kAllGather, "a", in, &out)), OkStatus());
+  });
+}
+
+TEST(CommunicatorTest, CallsAreAnsweredOutsideOfAnyOrder) {
+  ThreadWorld world(3);
+  world.OnAll([&](Communicator& comm, int rank) {
+    comm.Serve("repeat", [rank](int from, std::string_view request) -> Result<std::string> {
+      return std::to_string(rank) + "<" + std::to_string(from) + ":" + std::string(request);
+    });
+    comm.Serve("big", [](int, std::string_view request) -> Result<std::string> {
+      return std::string(std::stoul(std::string(request)), 'b');
+    });
+    comm.Serve("fails", [](int, std::string_view) -> Result<std::string> { return DataLossError("broken shard"); });
+    std::vector<float> out;
+    CommRequest barrier = Barrier("served");
+    ASSERT_EQ(comm.Run(std::move(barrier)), OkStatus());
+    const Deadline soon = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    for (int to = 0; to < 3; ++to) {
+      EXPECT_EQ(comm.Call(to, "repeat", "x", soon).value(), std::to_string(to) + "<" + std::to_string(rank) + ":x");
+      EXPECT_EQ(comm.Call(to, "fails", "", soon).status(), DataLossError("broken shard"));
+      EXPECT_EQ(comm.Call(to, "none", "", soon).status().code(), StatusCode::kNotFound);
+      // More than the window, both ways.
+      EXPECT_EQ(comm.Call(to, "big", "5000000", soon)->size(), 5'000'000);
+      EXPECT_EQ(comm.Call(to, "repeat", std::string(5'000'000, 'q'), soon)->size(), 5'000'004);
+      EXPECT_EQ(comm.Call(to, "repeat", "", soon)->size(), 4);
+    }
+    EXPECT_EQ(comm.Call(3, "repeat", "", soon).status().code(), StatusCode::kInvalidArgument);
+    comm.Serve("slow", [](int, std::string_view) -> Result<std::string> {
+      std::this_thread::sleep_for(milliseconds(200));
+      return std::string();
+    });
+    ASSERT_EQ(comm.Run(Barrier("slow is served")), OkStatus());
+    EXPECT_EQ(comm.Call((rank + 1) % 3, "slow", "", std::chrono::steady_clock::now() + milliseconds(20)).status().code(),
+              StatusCode::kCancelled);
+    ASSERT_EQ(comm.Run(Barrier("done")), OkStatus());
+  });
+}
+
+TEST(CommunicatorTest, TwoWorldsInOneProcessDoNotMeet) {
+  ThreadWorld first(2), second(3);
+  std::thread other([&] {
+    second.OnAll([](Communicator& comm, int rank) {
+      std::vector<float> out;
+      const std::vector<float> in = {static_cast<float>(rank)};
+      for (int step = 0; step < 100; ++step) {
+        ASSERT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "x", in, &out)), OkStatus());
+        EXPECT_EQ(out[0], 3);
+      }
+    });
+  });
+  first.OnAll([](Communicator& comm, int rank) {
+    std::vector<float> out;
+    const std::vector<float> in = {static_cast<float>(10 * rank)};
+    for (int step = 0; step < 100; ++step) {
+      ASSERT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "x", in, &out)), OkStatus());
+      EXPECT_EQ(out[0], 10);
+    }
+  });
+  other.join();
+}
+
+TEST(CommunicatorTest, D39ARankThatLeavesEarlyFailsWhatWaitsForItByName) {
+  ThreadWorld world(3);
+  world.OnAll([&](Communicator& comm, int rank) {
+    const std::vector<float> in(2, 1.0f);
+    std::vector<float> out;
+    for (int step = 0; step < (rank == 1 ? 10 : 11); ++step) {
+      const Status status = comm.Run(FloatRequest(Collective::kAllReduce, "gradient", in, &out));
+      if (step < 10) {
+        ASSERT_EQ(status, OkStatus());
+      } else {
+        EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+        EXPECT_THAT(std::string(status.message()),
+                    AllOf(HasSubstr("'gradient'"), HasSubstr("rank 1"), HasSubstr("has left"), HasSubstr("operation 10")));
+      }
+    }
+    EXPECT_EQ(comm.Shutdown(), OkStatus());
+    EXPECT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "gradient", in, &out)).code(), StatusCode::kFailedPrecondition);
+  });
+}
+
+TEST(CommunicatorTest, ShutdownEndsPendingRequests) {
+  ThreadWorld world(2);
+  const std::vector<float> in(2, 1.0f);
+  std::vector<float> out;
+  Pending pending(world[1], FloatRequest(Collective::kAllReduce, "never", in, &out));
+  std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_EQ(world[1].Shutdown(), OkStatus());
+  EXPECT_EQ(pending.Wait().code(), StatusCode::kCancelled);
+}
+
+TEST(CommunicatorTest, AStalledOperationEndsTheWorldAtTheLimit) {
+  ThreadWorld world(2, [](CommOptions& options) {
+    options.stall_warning = milliseconds(60);
+    options.stall_abort = milliseconds(250);
+  });
+  const std::vector<float> in(2, 1.0f);
+  std::vector<float> out;
+  const auto start = std::chrono::steady_clock::now();
+  const Status status = world[0].Run(FloatRequest(Collective::kAllReduce, "lonely", in, &out));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, milliseconds(250));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("'lonely'"), HasSubstr("not by rank 1"), HasSubstr("the limit is 250 ms")));
+  for (int i = 0; i < 1000 && world[1].health().ok(); ++i) std::this_thread::sleep_for(milliseconds(2));
+  EXPECT_THAT(std::string(world[1].health().message()), HasSubstr("'lonely'"));
+  EXPECT_FALSE(world[1].Run(FloatRequest(Collective::kAllReduce, "other", in, &out)).ok());
+}
+
+// Any order, any mixture of kinds: all ends, all results are right.
+TEST(CommunicatorTest, RandomSchedulesEndWithTheRightResults) {
+  const uint64_t start = std::random_device()();
+  std::printf("seed %llu\n", static_cast<unsigned long long>(start));
+  for (uint64_t seed = start; seed < start + 4; ++seed) {
+    std::mt19937_64 shared(seed);
+    const int size = 2 + static_cast<int>(shared() % 3);
+    ThreadWorld world(
+        size, [&](CommOptions& options) { options.fusion_bytes = seed % 2 == 0 ? 64 : 64 << 20; }, seed % 3 != 0);
+    constexpr int kSteps = 6, kNames = 30;
+    int kinds[kNames];
+    for (int& kind : kinds) kind = static_cast<int>(shared() % 4);
+    world.OnAll([&](Communicator& comm, int rank) {
+      std::mt19937_64 random(seed * 100 + static_cast<uint64_t>(rank));
+      for (int step = 0; step < kSteps; ++step) {
+        std::vector<int> order(kNames);
+        std::iota(order.begin(), order.end(), 0);
+        std::shuffle(order.begin(), order.end(), random);
+        std::vector<std::vector<float>> in(kNames), out(kNames);
+        std::vector<std::unique_ptr<Pending>> pending(kNames);
+        for (const int n : order) {
+          const Collective kind = kinds[n] == 0   ? Collective::kAllGather
+                                  : kinds[n] == 1 ? Collective::kBroadcast
+                                                  : Collective::kAllReduce;
+          const auto count = static_cast<size_t>(n % 5 + (kinds[n] == 0 ? rank * step : step % 2));
+          in[n].assign(count, static_cast<float>(n + step + rank));
+          CommRequest request = FloatRequest(kind, std::string("n").append(std::to_string(n)), in[n], &out[n]);
+          request.root = kind == Collective::kBroadcast ? n % size : 0;
+          pending[n] = std::make_unique<Pending>(comm, std::move(request));
+          if (random() % 8 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 300));
+        }
+        for (int n = 0; n < kNames; ++n) {
+          ASSERT_EQ(pending[n]->Wait(), OkStatus()) << "seed " << seed;
+          std::vector<float> expected;
+          for (int r = 0; r < size; ++r) {
+            const auto value = static_cast<float>(n + step + r);
+            if (kinds[n] == 0) {
+              expected.insert(expected.end(), static_cast<size_t>(n % 5 + r * step), value);
+            } else if (kinds[n] == 1) {
+              if (r == n % size) expected.assign(in[n].size(), value);
+            } else {
+              expected.resize(in[n].size());
+              for (float& x : expected) x += value;
+            }
+          }
+          EXPECT_EQ(out[n], expected) << "seed " << seed << ", name " << n << ", step " << step;
+        }
+      }
+    });
   }
 }
 

@@ -162,9 +162,10 @@ void ControlPlane::Read(Peer& peer, Handler& handler) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
     if (got <= 0) {
+      const bool ended = got == 0 || errno == ECONNRESET || errno == EPIPE;
       Lose(peer, handler,
            UnavailableError(Describe(peer.rank) + " is gone: its connection was " +
-                            (got == 0 ? "closed; it ended or was killed" : "broken: " + SystemError(errno))));
+                            (ended ? "closed; it ended or was killed" : "broken: " + SystemError(errno))));
       return;
     }
     peer.reader.Filled(static_cast<size_t>(got));

@@ -135,6 +135,9 @@ class Chief {
       for (Member& member : members_) {
         if (member.guest != nullptr) Refuse(*member.guest, status);
       }
+      for (const auto& guest : strangers_) {
+        if (guest->welcome && !guest->gone) Refuse(*guest, status);
+      }
       return status;
     }
     return Finish();

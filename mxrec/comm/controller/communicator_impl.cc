@@ -26,6 +26,7 @@
 #include <unordered_map>
 
 #include "mxrec/base/log.h"
+#include "mxrec/comm/control/call_service.h"
 #include "mxrec/comm/control/control_plane.h"
 #include "mxrec/comm/control/status_wire.h"
 #include "mxrec/comm/control/store_service.h"
@@ -185,6 +186,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   const pid_t process_;
   std::unique_ptr<ControlPlane> plane_;  // null with one rank
   std::shared_ptr<StoreService> store_;
+  std::unique_ptr<CallService> calls_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Executor> executor_;
 
@@ -238,6 +240,7 @@ Status CommunicatorImpl::Start(const TransportMaker& make_transport) {
     store_ = std::make_shared<StoreService>(plane_.get());
     for (int rank = 0; rank < options_.size; ++rank) who.push_back(plane_->Describe(rank));
   }
+  calls_ = std::make_unique<CallService>(plane_.get());
   GroupInfo world{.id = kWorldGroup, .name = CommRequest().group, .ranks = {}, .me = options_.rank};
   for (int rank = 0; rank < options_.size; ++rank) world.ranks.push_back(rank);
   group_ids_[world.name] = kWorldGroup;
@@ -305,6 +308,7 @@ Status CommunicatorImpl::Shutdown() {
   }
   Wake();
   if (watch_.joinable()) watch_.join();
+  calls_->Stop();
   if (store_ != nullptr) store_->Fail(FailedPreconditionError("the communicator was shut down"));
   executor_.reset();
   transport_.reset();
@@ -566,10 +570,12 @@ CommStats CommunicatorImpl::stats() const {
   return stats;
 }
 
-void CommunicatorImpl::Serve(const std::string& service, Communicator::Handler handler) {}
+void CommunicatorImpl::Serve(const std::string& service, Communicator::Handler handler) {
+  calls_->Serve(service, std::move(handler));
+}
 
 Result<std::string> CommunicatorImpl::Call(int rank, const std::string& service, std::string_view request, Deadline deadline) {
-  return UnimplementedError("calls");
+  return calls_->Call(rank, service, request, deadline);
 }
 
 // -------------------------------------------------------------------------------------------------------------------- progress
@@ -693,6 +699,7 @@ void CommunicatorImpl::FlushCoordinator() {
 }
 
 Status CommunicatorImpl::OnFrame(int from, uint8_t type, std::string_view payload) {
+  if (type >= CallService::kFirstFrame && type <= CallService::kLastFrame) return calls_->OnFrame(from, type, payload);
   if (type >= StoreService::kFirstFrame && type <= StoreService::kLastFrame) return store_->OnFrame(from, type, payload);
   switch (type) {
     case kRequestsFrame: {
@@ -723,7 +730,8 @@ Status CommunicatorImpl::OnFrame(int from, uint8_t type, std::string_view payloa
 
 void CommunicatorImpl::OnLost(int rank, const Status& why) {
   if (chief()) {
-    if (coordinator_ == nullptr || coordinator_->left(rank)) return;
+    calls_->OnGone(rank, NameOfRank(rank) + " has left");
+    if (coordinator_->left(rank)) return;
     FailWorld(FailedPreconditionError(std::string(why.message()) + "; " + coordinator_->LastOperation(rank)));
     return;
   }
@@ -1096,6 +1104,7 @@ void CommunicatorImpl::Fail(const Status& why) {
   }
   MXREC_LOG(ERROR) << "rank " << options_.rank << ": " << why.message();
   if (store_ != nullptr) store_->Fail(why);
+  calls_->Fail(why);
   Wake();
 }
 

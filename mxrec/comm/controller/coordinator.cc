@@ -367,7 +367,9 @@ struct Coordinator::Impl {
       // Equal requests are kept once.
       for (size_t other = 0; other < slot.participants(); ++other) {
         if (slot.asked[other] == 0 || static_cast<int>(other) == i) continue;
-        if (Compare(*slot.Request(other), *fresh) == Difference::kNone) fresh = slot.Request(other);
+        if (Compare(*slot.Request(other), *fresh) == Difference::kNone && slot.Request(other)->origin == fresh->origin) {
+          fresh = slot.Request(other);
+        }
         break;
       }
       slot.fresh[i] = std::move(fresh);

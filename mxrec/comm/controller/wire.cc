@@ -37,7 +37,7 @@ void WriteIds(const std::vector<uint64_t>& ids, WireWriter& out) {
   const bool sorted = std::adjacent_find(ids.begin(), ids.end(), [](uint64_t a, uint64_t b) { return a >= b; }) == ids.end();
   size_t runs = ids.empty() ? 0 : 1;
   for (size_t i = 1; i < ids.size(); ++i) runs += ids[i] != ids[i - 1] + 1;
-  if (sorted && !ids.empty() && (ids.back() - ids.front()) / 8 + 1 < 2 * runs &&
+  if (sorted && !ids.empty() && ids.back() < UINT64_MAX / 2 && (ids.back() - ids.front()) / 8 + 1 < 2 * runs &&
       (ids.back() - ids.front()) / 8 < kMaxIdsInMessage) {
     out.Byte(kBits);
     out.Unsigned(ids.front());

@@ -1,0 +1,483 @@
+#include "mxrec/comm/controller/coordinator.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace mxrec {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+RequestFields AllReduceOf(std::string name, std::vector<int64_t> shape = {4}) {
+  RequestFields fields;
+  fields.name = std::move(name);
+  fields.origin = "node of " + fields.name;
+  fields.shape = std::move(shape);
+  return fields;
+}
+
+// A coordinator, and what each rank was told.
+class Told {
+ public:
+  explicit Told(int size, const std::function<void(CoordinatorOptions&)>& change = {}) : agreements_(size) {
+    CoordinatorOptions options;
+    options.size = size;
+    if (change) change(options);
+    coordinator_ = std::make_unique<Coordinator>(std::move(options));
+  }
+
+  Status Take(int rank, const Requests& requests) { return coordinator_->Take(rank, requests, now_); }
+  Status Ask(int rank, const RequestFields& fields) {
+    Requests requests;
+    requests.full = {fields};
+    return Take(rank, requests);
+  }
+  void AskAll(const RequestFields& fields) {
+    for (size_t rank = 0; rank < agreements_.size(); ++rank) EXPECT_EQ(Ask(static_cast<int>(rank), fields), OkStatus());
+  }
+  Status AskById(int rank, std::vector<uint64_t> ids) {
+    Requests requests;
+    requests.ids = std::move(ids);
+    return Take(rank, requests);
+  }
+  void Leave(int rank) {
+    Requests requests;
+    requests.leaves = true;
+    EXPECT_EQ(Take(rank, requests), OkStatus());
+  }
+  void Flush() {
+    for (auto& [rank, agreement] : coordinator_->Flush()) {
+      // Over the wire and back, as in life.
+      Agreement found = DecodeAgreement(EncodeAgreement(agreement)).value();
+      Agreement& all = agreements_[rank];
+      for (auto& part : found.executions) all.executions.push_back(part);
+      for (auto& part : found.errors) all.errors.push_back(part);
+      for (auto& part : found.groups) all.groups.push_back(part);
+      for (auto& part : found.forget) all.forget.push_back(part);
+      all.goodbye = all.goodbye || found.goodbye;
+    }
+  }
+  Agreement Next(int rank) {
+    Flush();
+    return std::exchange(agreements_[rank], {});
+  }
+  Coordinator& operator*() { return *coordinator_; }
+  Coordinator* operator->() { return coordinator_.get(); }
+  void Pass(milliseconds time) { now_ += time; }
+  Coordinator::Time now() const { return now_; }
+
+ private:
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<Agreement> agreements_;
+  Coordinator::Time now_{};
+};
+
+std::vector<uint64_t> Ids(const Execution& execution) {
+  std::vector<uint64_t> ids;
+  for (const AgreedTensor& tensor : execution.tensors) ids.push_back(tensor.id);
+  return ids;
+}
+
+TEST(CoordinatorTest, AnOperationStartsWhenTheLastRankHasAsked) {
+  Told told(3);
+  ASSERT_TRUE(told.Ask(2, AllReduceOf("a")).ok());
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+  EXPECT_THAT(told.Next(0).executions, IsEmpty());
+  EXPECT_EQ(told->waiting(), 1);
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("a")).ok());
+  for (int rank = 0; rank < 3; ++rank) {
+    const Agreement agreement = told.Next(rank);
+    ASSERT_THAT(agreement.executions, SizeIs(1));
+    EXPECT_EQ(agreement.executions[0]->tensors[0].name, "a");
+  }
+  EXPECT_EQ(told->waiting(), 0);
+}
+
+TEST(CoordinatorTest, NamesThatRepeatAreKnownByTheirNumbers) {
+  Told told(2);
+  told.AskAll(AllReduceOf("a"));
+  told.AskAll(AllReduceOf("b"));
+  const uint64_t a = told.Next(0).executions[0]->tensors[0].id;
+  static_cast<void>(told.Next(1));
+  ASSERT_TRUE(told.AskById(0, {a, a + 1}).ok());
+  ASSERT_TRUE(told.AskById(1, {a + 1}).ok());
+  Agreement agreement = told.Next(1);
+  ASSERT_THAT(agreement.executions, SizeIs(1));
+  EXPECT_THAT(Ids(*agreement.executions[0]), ElementsAre(a + 1));
+  EXPECT_EQ(agreement.executions[0]->tensors[0].name, "");
+  ASSERT_TRUE(told.AskById(1, {a}).ok());
+  agreement = told.Next(0);
+  EXPECT_THAT(Ids(*agreement.executions.back()), ElementsAre(a));
+}
+
+TEST(CoordinatorTest, SmallReductionsOfOneKindArePackedInTheOrderOfTheirNumbers) {
+  Told told(2, [](CoordinatorOptions& options) {
+    options.fuse_below = 64;
+    options.fusion_bytes = 48;
+  });
+  RequestFields large = AllReduceOf("large", {17}), halves = AllReduceOf("halves");
+  halves.dtype = DType::kFloat16;
+  for (const RequestFields& fields : {AllReduceOf("a"), large, AllReduceOf("b"), halves, AllReduceOf("c"), AllReduceOf("d")})
+    told.AskAll(fields);
+  const Agreement agreement = told.Next(1);
+  ASSERT_THAT(agreement.executions, SizeIs(4));
+  EXPECT_THAT(Ids(*agreement.executions[0]), ElementsAre(1, 3, 5));  // 3 x 16 bytes are 48
+  EXPECT_THAT(Ids(*agreement.executions[1]), ElementsAre(2));
+  EXPECT_THAT(Ids(*agreement.executions[2]), ElementsAre(4));
+  EXPECT_THAT(Ids(*agreement.executions[3]), ElementsAre(6));
+}
+
+TEST(CoordinatorTest, GathersAndExchangesTellEachRankItsRows) {
+  Told told(3);
+  RequestFields gather = AllReduceOf("g");
+  gather.kind = Collective::kAllGather;
+  RequestFields exchange = AllReduceOf("x");
+  exchange.kind = Collective::kAllToAll;
+  for (int rank = 0; rank < 3; ++rank) {
+    gather.shape = {rank, 2};
+    exchange.splits = {rank, 10 * rank, 0};
+    exchange.shape = {11 * rank};
+    ASSERT_TRUE(told.Ask(rank, gather).ok());
+    ASSERT_TRUE(told.Ask(rank, exchange).ok());
+  }
+  Agreement agreement = told.Next(1);
+  EXPECT_THAT(agreement.executions[0]->received, ElementsAre(0, 1, 2));
+  EXPECT_THAT(agreement.executions[1]->received, ElementsAre(0, 10, 20));
+  EXPECT_THAT(told.Next(2).executions[1]->received, ElementsAre(0, 0, 0));
+  // Again, with other rows: only those travel.
+  for (int rank = 0; rank < 3; ++rank) {
+    Requests requests;
+    requests.rows = {{.id = 1, .rows = 5 - rank, .splits = {}}, {.id = 2, .rows = 3, .splits = {1, 1, 1}}};
+    ASSERT_TRUE(told.Take(rank, requests).ok());
+  }
+  agreement = told.Next(0);
+  EXPECT_THAT(agreement.executions[2]->received, ElementsAre(5, 4, 3));
+  EXPECT_THAT(agreement.executions[3]->received, ElementsAre(1, 1, 1));
+}
+
+TEST(CoordinatorTest, D40MismatchesFailOnAllRanksAndNameRanksValuesAndOrigins) {
+  struct Case {
+    std::function<void(RequestFields&)> change;
+    std::vector<std::string> words;
+  };
+  for (const Case& wrong : {Case{[](auto& f) { f.shape = {5}; }, {"shape", "float32 [4]", "float32 [5]"}},
+                            Case{[](auto& f) { f.dtype = DType::kFloat64; }, {"element type", "float32", "float64"}},
+                            Case{[](auto& f) { f.kind = Collective::kAllGather; }, {"kind of operation", "allreduce", "allgather"}},
+                            Case{[](auto& f) { f.op = ReduceOp::kMin; }, {"reduction", "min", "sum"}},
+                            Case{[](auto& f) { f.divide_by_size = true; }, {"scale", "a mean"}},
+                            Case{[](auto& f) { f.root = 1; }, {"root 0", "root 1"}},
+                            Case{[](auto& f) { f.wire = DType::kFloat16; }, {"type on the wire", "float16"}}}) {
+    Told told(3);
+    RequestFields other = AllReduceOf("loss");
+    other.origin = "other/node, line 7";
+    wrong.change(other);
+    ASSERT_TRUE(told.Ask(0, AllReduceOf("loss")).ok());
+    ASSERT_TRUE(told.Ask(1, other).ok());
+    EXPECT_THAT(told.Next(0).errors, IsEmpty());
+    ASSERT_TRUE(told.Ask(2, AllReduceOf("loss")).ok());
+    for (int rank = 0; rank < 3; ++rank) {
+      const Agreement agreement = told.Next(rank);
+      EXPECT_THAT(agreement.executions, IsEmpty());
+      ASSERT_THAT(agreement.errors, SizeIs(1));
+      const std::string text(agreement.errors[0].status.message());
+      EXPECT_EQ(agreement.errors[0].status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(text, AllOf(HasSubstr("'loss'"), HasSubstr("ranks 0, 2 have"), HasSubstr("rank 1 has"),
+                              HasSubstr("other/node, line 7"), HasSubstr("node of loss")));
+      for (const std::string& word : wrong.words) EXPECT_THAT(text, HasSubstr(word));
+    }
+    // The next step works.
+    told.AskAll(AllReduceOf("loss"));
+    EXPECT_THAT(told.Next(1).executions, SizeIs(1));
+  }
+}
+
+TEST(CoordinatorTest, AMismatchWithAKnownNumberLeavesTheNumberAsItWas) {
+  Told told(2);
+  told.AskAll(AllReduceOf("a"));
+  EXPECT_THAT(told.Next(0).executions, SizeIs(1));
+  ASSERT_TRUE(told.AskById(0, {1}).ok());
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("a", {9})).ok());
+  EXPECT_THAT(told.Next(0).errors, SizeIs(1));
+  ASSERT_TRUE(told.AskById(0, {1}).ok());
+  ASSERT_TRUE(told.AskById(1, {1}).ok());
+  EXPECT_THAT(told.Next(0).executions, SizeIs(1));
+}
+
+TEST(CoordinatorTest, JoinedRanksTakePartInSumsAndAreToldTheShapes) {
+  Told told(3);
+  RequestFields join;
+  join.kind = Collective::kJoin;
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("early")).ok());
+  ASSERT_TRUE(told.Ask(0, join).ok());
+  for (const int rank : {1, 2}) {
+    ASSERT_TRUE(told.Ask(rank, AllReduceOf("early")).ok());
+    ASSERT_TRUE(told.Ask(rank, AllReduceOf("late", {6})).ok());
+  }
+  Agreement agreement = told.Next(0);
+  ASSERT_THAT(agreement.executions, SizeIs(1));
+  EXPECT_EQ(agreement.executions[0]->tensors[0].name, "early");
+  ASSERT_NE(agreement.executions[0]->tensors[1].joined, nullptr);
+  EXPECT_THAT(agreement.executions[0]->tensors[1].joined->shape, ElementsAre(6));
+  // What zeros would falsify is refused, for those who asked.
+  RequestFields gather = AllReduceOf("gather"), minimum = AllReduceOf("minimum");
+  gather.kind = Collective::kAllGather;
+  minimum.op = ReduceOp::kMin;
+  for (const RequestFields& fields : {gather, minimum}) {
+    for (const int rank : {1, 2}) ASSERT_TRUE(told.Ask(rank, fields).ok());
+    EXPECT_THAT(told.Next(0).errors, IsEmpty());
+    agreement = told.Next(1);
+    EXPECT_THAT(std::string(agreement.errors.back().status.message()),
+                AllOf(HasSubstr("rank 0 has joined"), HasSubstr(fields.name)));
+  }
+  ASSERT_TRUE(told.Ask(2, join).ok());
+  ASSERT_TRUE(told.Ask(1, join).ok());
+  agreement = told.Next(0);
+  ASSERT_THAT(agreement.executions, SizeIs(1));
+  EXPECT_EQ(agreement.executions[0]->kind, Collective::kJoin);
+  EXPECT_THAT(agreement.executions[0]->received, ElementsAre(1));
+}
+
+TEST(CoordinatorTest, D39ARankThatLeavesFailsWhatWaitsForItAndWhatComesLater) {
+  Told told(3);
+  told.AskAll(AllReduceOf("a"));
+  for (int rank = 0; rank < 3; ++rank) told->Finished(rank, 0);
+  static_cast<void>(told.Next(0));
+  told->Finished(1, 1);
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("b")).ok());
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("c")).ok());
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("c")).ok());
+  told.Leave(1);
+  EXPECT_TRUE(told.Next(1).goodbye);
+  Agreement agreement = told.Next(0);
+  ASSERT_THAT(agreement.errors, SizeIs(2));
+  for (const NameError& error : agreement.errors) {
+    EXPECT_THAT(std::string(error.status.message()),
+                AllOf(HasSubstr("rank 1 has left"), HasSubstr("last finished 'a', operation 1"), HasSubstr("'" + error.name + "'"),
+                      HasSubstr("asked for by rank 0")));
+  }
+  ASSERT_TRUE(told.Ask(2, AllReduceOf("b")).ok());
+  EXPECT_THAT(told.Next(2).errors, SizeIs(1));
+  EXPECT_TRUE(told->left(1));
+  EXPECT_FALSE(told.Ask(1, AllReduceOf("z")).ok());
+}
+
+TEST(CoordinatorTest, WhatIsAgreedOnBeforeARankLeavesStillRuns) {
+  Told told(2);
+  told.AskAll(AllReduceOf("a"));
+  told.Leave(1);
+  EXPECT_THAT(told.Next(0).executions, SizeIs(1));
+  const Agreement agreement = told.Next(1);
+  EXPECT_THAT(agreement.executions, SizeIs(1));
+  EXPECT_TRUE(agreement.goodbye);
+}
+
+TEST(CoordinatorTest, ACancelledNameFailsForThoseWhoAskedAndOnceForThoseWhoCome) {
+  Told told(3);
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("a")).ok());
+  Requests requests;
+  requests.cancels = {{.group = kWorldGroup, .name = "a"}};
+  ASSERT_TRUE(told.Take(1, requests).ok());
+  for (const int rank : {0, 1}) {
+    const Agreement agreement = told.Next(rank);
+    ASSERT_THAT(agreement.errors, SizeIs(1));
+    EXPECT_EQ(agreement.errors[0].status.code(), StatusCode::kCancelled);
+    EXPECT_THAT(std::string(agreement.errors[0].status.message()), HasSubstr("rank 1 gave up"));
+  }
+  // The next step of ranks 0 and 1 comes before rank 2's first.
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("a")).ok());
+  ASSERT_TRUE(told.Ask(2, AllReduceOf("a")).ok());
+  EXPECT_EQ(told.Next(2).errors[0].status.code(), StatusCode::kCancelled);
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+  ASSERT_TRUE(told.Ask(2, AllReduceOf("a")).ok());
+  EXPECT_THAT(told.Next(2).executions, SizeIs(1));
+  // Once it is agreed on, it runs.
+  told.AskAll(AllReduceOf("b"));
+  requests.cancels = {{.group = kWorldGroup, .name = "b"}};
+  ASSERT_TRUE(told.Take(1, requests).ok());
+  const Agreement agreement = told.Next(1);
+  EXPECT_THAT(agreement.errors, IsEmpty());
+  EXPECT_THAT(agreement.executions, SizeIs(2));
+}
+
+TEST(CoordinatorTest, GroupsHaveNamesOfTheirOwn) {
+  Told told(3);
+  for (const int rank : {2, 0}) {
+    Requests requests;
+    requests.groups = {{.remove = false, .name = "g", .ranks = {2, 0}}};
+    ASSERT_TRUE(told.Take(rank, requests).ok());
+  }
+  Agreement agreement = told.Next(0);
+  ASSERT_THAT(agreement.groups, SizeIs(1));
+  const uint32_t id = agreement.groups[0].id;
+  EXPECT_THAT(agreement.groups[0].ranks, ElementsAre(2, 0));
+  EXPECT_THAT(told.Next(1).groups, IsEmpty());
+  RequestFields fields = AllReduceOf("a");
+  ASSERT_TRUE(told.Ask(1, fields).ok());  // of the world
+  fields.group = id;
+  ASSERT_TRUE(told.Ask(0, fields).ok());
+  ASSERT_TRUE(told.Ask(2, fields).ok());
+  EXPECT_THAT(told.Next(0).executions, SizeIs(1));
+  EXPECT_THAT(told.Next(1).executions, IsEmpty());
+  EXPECT_FALSE(told.Ask(1, fields).ok());
+  // It goes as it came.
+  for (const int rank : {0, 2}) {
+    Requests requests;
+    requests.groups = {{.remove = true, .name = "g", .ranks = {}}};
+    ASSERT_TRUE(told.Take(rank, requests).ok());
+  }
+  EXPECT_TRUE(told.Next(2).groups.back().remove);
+  EXPECT_FALSE(told.Ask(0, fields).ok());
+}
+
+TEST(CoordinatorTest, DisagreementAboutAGroupReachesAllThatAnyoneNamed) {
+  Told told(3);
+  Requests requests;
+  requests.groups = {{.remove = false, .name = "g", .ranks = {0, 1}}};
+  ASSERT_TRUE(told.Take(0, requests).ok());
+  requests.groups[0].ranks = {0, 1, 2};
+  ASSERT_TRUE(told.Take(1, requests).ok());
+  EXPECT_THAT(std::string(told.Next(0).groups[0].status.message()),
+              AllOf(HasSubstr("rank 0 said [0, 1]"), HasSubstr("rank 1 said [0, 1, 2]")));
+  EXPECT_FALSE(told.Next(1).groups[0].status.ok());
+  ASSERT_TRUE(told.Take(2, requests).ok());
+  EXPECT_FALSE(told.Next(2).groups[0].status.ok());
+  // A second try works.
+  for (int rank = 0; rank < 3; ++rank) ASSERT_TRUE(told.Take(rank, requests).ok());
+  EXPECT_TRUE(told.Next(2).groups[0].status.ok());
+}
+
+TEST(CoordinatorTest, SendAndReceiveMeetUnderRanksAndTag) {
+  Told told(3);
+  RequestFields send = AllReduceOf(PointToPointName(2, 0, 5)), receive = send;
+  send.kind = Collective::kSend;
+  send.peer = 0;
+  receive.kind = Collective::kReceive;
+  receive.peer = 2;
+  send.tag = receive.tag = 5;
+  ASSERT_TRUE(told.Ask(2, send).ok());
+  ASSERT_TRUE(told.Ask(0, receive).ok());
+  EXPECT_EQ(told.Next(2).executions[0]->kind, Collective::kSend);
+  EXPECT_EQ(told.Next(0).executions[0]->kind, Collective::kReceive);
+  EXPECT_THAT(told.Next(1).executions, IsEmpty());
+  receive.shape = {5};
+  ASSERT_TRUE(told.AskById(2, {1}).ok());
+  ASSERT_TRUE(told.Ask(0, receive).ok());
+  EXPECT_THAT(std::string(told.Next(2).errors[0].status.message()), AllOf(HasSubstr("2>0 tag 5"), HasSubstr("float32 [5]")));
+}
+
+TEST(CoordinatorTest, StallsAreReportedOnceAndEndTheWorldAtTheLimit) {
+  Told told(3, [](CoordinatorOptions& options) {
+    options.stall_warning = milliseconds(60'000);
+    options.stall_abort = milliseconds(300'000);
+  });
+  told.AskAll(AllReduceOf("first"));
+  static_cast<void>(told.Next(0));
+  told->Finished(2, 1);
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("second")).ok());
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("second")).ok());
+  std::vector<std::string> warnings;
+  told.Pass(milliseconds(59'999));
+  EXPECT_TRUE(told->CheckStalls(told.now(), &warnings).ok());
+  EXPECT_THAT(warnings, IsEmpty());
+  told.Pass(milliseconds(1));
+  EXPECT_TRUE(told->CheckStalls(told.now(), &warnings).ok());
+  EXPECT_TRUE(told->CheckStalls(told.now(), &warnings).ok());
+  ASSERT_THAT(warnings, SizeIs(1));
+  EXPECT_THAT(warnings[0], AllOf(HasSubstr("'second'"), HasSubstr("asked for by ranks 0, 1 (node of second)"),
+                                 HasSubstr("not by rank 2"), HasSubstr("rank 2 last finished 'first', operation 1")));
+  told.Pass(milliseconds(240'000));
+  const Status status = told->CheckStalls(told.now(), &warnings);
+  EXPECT_FALSE(status.ok());
+  EXPECT_THAT(std::string(status.message()), HasSubstr("the limit is 300000 ms"));
+}
+
+TEST(CoordinatorTest, NamesNotUsedForLongestLoseTheirNumbers) {
+  Told told(2, [](CoordinatorOptions& options) { options.max_names = 8; });
+  std::vector<uint64_t> forgotten;
+  for (int step = 0; step < 20; ++step) {
+    told.AskAll(AllReduceOf("always"));
+    told.AskAll(AllReduceOf("step" + std::to_string(step)));
+    const Agreement agreement = told.Next(0);
+    forgotten.insert(forgotten.end(), agreement.forget.begin(), agreement.forget.end());
+    EXPECT_THAT(told.Next(1).forget, agreement.forget);
+  }
+  EXPECT_GE(forgotten.size(), 12);
+  EXPECT_EQ(std::count(forgotten.begin(), forgotten.end(), 1u), 0) << "the one in use";
+  // A question by a number that is gone is overheard: the rank asks again in full.
+  EXPECT_TRUE(told.AskById(0, {forgotten[0]}).ok());
+  EXPECT_EQ(told->waiting(), 0);
+}
+
+TEST(CoordinatorTest, BreakingTheProtocolIsAnErrorNotACrash) {
+  Told told(2);
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+  EXPECT_EQ(told.Ask(0, AllReduceOf("a")).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(told.AskById(1, {1}).code(), StatusCode::kDataLoss);  // never agreed on
+  RequestFields fields = AllReduceOf("b");
+  fields.group = 77;
+  EXPECT_EQ(told.Ask(1, fields).code(), StatusCode::kDataLoss);
+  fields.group = kWorldGroup;
+  fields.root = 2;
+  EXPECT_EQ(told.Ask(1, fields).code(), StatusCode::kDataLoss);
+  fields.root = 0;
+  fields.kind = Collective::kSend;
+  EXPECT_EQ(told.Ask(1, fields).code(), StatusCode::kDataLoss);
+  fields.kind = Collective::kAllReduce;
+  fields.name = PointToPointName(0, 1, 0);
+  EXPECT_EQ(told.Ask(1, fields).code(), StatusCode::kDataLoss);
+  Requests requests;
+  requests.groups = {{.remove = false, .name = "g", .ranks = {1, 5}}};
+  EXPECT_EQ(told.Take(1, requests).code(), StatusCode::kDataLoss);
+  requests.groups = {};
+  requests.rows = {{.id = 1, .rows = 3, .splits = {1}}};
+  EXPECT_EQ(told.Take(1, requests).code(), StatusCode::kDataLoss);
+}
+
+TEST(CoordinatorTest, AnyOrderOfRequestsGivesAllRanksOneOrder) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    std::mt19937_64 random(seed);
+    const int size = 2 + static_cast<int>(random() % 4);
+    Told told(size, [](CoordinatorOptions& options) { options.max_names = 12; });
+    std::vector<std::vector<std::string>> done(size);
+    std::vector<std::map<uint64_t, std::string>> names(size);
+    std::vector<std::vector<std::string>> queues(size);
+    std::vector<std::map<std::string, int>> pending(size);
+    for (int rank = 0; rank < size; ++rank) {
+      for (int i = 0; i < 40; ++i)
+        queues[rank].push_back(std::string("n").append(std::to_string(i % 20)).append(i < 20 ? "" : "'"));
+      std::shuffle(queues[rank].begin(), queues[rank].end(), random);
+    }
+    size_t left = static_cast<size_t>(size) * 40;
+    while (left > 0) {
+      const int rank = static_cast<int>(random() % size);
+      if (!queues[rank].empty()) {
+        ASSERT_TRUE(told.Ask(rank, AllReduceOf(queues[rank].back())).ok());
+        queues[rank].pop_back();
+        --left;
+      }
+      if (random() % 3 == 0) told.Flush();
+    }
+    for (int rank = 0; rank < size; ++rank) {
+      const Agreement agreement = told.Next(rank);
+      for (const auto& execution : agreement.executions) {
+        for (const AgreedTensor& tensor : execution->tensors) done[rank].push_back(tensor.name);
+      }
+      EXPECT_THAT(done[rank], SizeIs(40)) << "seed " << seed;
+      EXPECT_EQ(done[rank], done[0]) << "seed " << seed;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mxrec
