@@ -66,6 +66,7 @@ def test_operations_on_two_ranks(mode):
 
 
 @several
+@pytest.mark.thorough
 @pytest.mark.parametrize("mode, names", [("graph", [*GRAPH, "keras"]), ("eager", EAGER)])
 def test_training_on_two_ranks_equals_one_on_the_joined_batch(mode, names):
   check(2, mode, names)

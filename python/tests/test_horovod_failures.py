@@ -13,7 +13,10 @@ import pytest
 from test_horovod import SEVERAL, environment
 from test_launch import gone
 
-pytestmark = pytest.mark.skipif(not SEVERAL, reason="this build has no communicator")
+pytestmark = [
+  pytest.mark.thorough,
+  pytest.mark.skipif(not SEVERAL, reason="this version has no collectives of several ranks"),
+]
 
 BEGIN = """\
 import os, signal, sys, time
