@@ -81,9 +81,7 @@ void MakeCommunicator() {
     const std::lock_guard<std::mutex> lock(state.mutex);
     options = WithSessionSettings(state.options);
   }
-  Result<std::unique_ptr<Communicator>> made =
-      UnimplementedError("this process is rank " + std::to_string(options.rank) + " of " + std::to_string(options.size) +
-                         ": this version has collectives within one process only");
+  Result<std::unique_ptr<Communicator>> made = Communicator::Create(options);
   std::shared_ptr<Communicator> communicator;
   if (made.ok()) communicator = std::move(*made);
   std::vector<std::function<void(const Status&)>> starters;
@@ -220,7 +218,7 @@ void SubmitComm(CommRequest request, const void* owner, bool repeatable) {
   }
   if (taken) {
     return EndWith(request, AlreadyExistsError("'" + request.name + "' (" + request.origin +
-                                              ") is already running: two operations of a step must not have one name"));
+                                               ") is already running: two operations of a step must not have one name"));
   }
   HandOn(std::move(request));
 }

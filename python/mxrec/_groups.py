@@ -1,13 +1,22 @@
-"""Groups of ranks: Python's side of tf/kernels/hcom_groups.h. The world is found, and told to the library, on first use."""
+"""The world and its groups of ranks: Python's side of tf/comm_runtime.h and tf/kernels/hcom_groups.h.
+
+The world is found, and told to the library, on first use. Connections are made by the first collective that runs, by `start`, or by
+a group of several ranks.
+"""
 
 from __future__ import annotations
 
+import atexit
 import ctypes
+import dataclasses
 import json
+from typing import Any
 
 from mxrec import _loader, _world
 
 WORLD = "hccl_world_group"
+_told: str | None = None
+_leaves_at_exit = False
 
 
 def _call(name: str, *arguments: object) -> None:
@@ -23,18 +32,73 @@ def world() -> _world.World:
   """The world that the collective ops work in.
 
   Raises:
-    ValueError: the environment is malformed, or tells of several ranks.
+    ValueError: the environment is malformed, or tells of several ranks that cannot find each other.
   """
+  global _told
   try:
-    found = _world.require_one_rank("collectives")
+    found = _world.resolve()
   except RuntimeError as error:
     raise ValueError(str(error)) from error
-  _call("mxrec_comm_configure", json.dumps({"rank": found.rank or 0, "size": found.size}).encode())
+  options = json.dumps(_options(found))
+  if options != _told:
+    _call("mxrec_comm_configure", options.encode())
+    _told = options
+  if found.size > 1:
+    _leave_at_exit()
   return found
 
 
+def _options(found: _world.World) -> dict[str, Any]:
+  """The options of the communicator, as tf/kernels/comm_c_api.cc reads them."""
+  options: dict[str, Any] = {"rank": found.rank or 0, "size": found.size}
+  if found.size == 1:
+    return options
+  from mxrec import _peers
+
+  for name in ("local_rank", "local_size", "chief_port", "store_path", "secret", "bind_host", "job", "transport"):
+    options[name] = getattr(found, name)
+  options["local_rank"] = options["local_rank"] or 0
+  options["chief_host"] = found.chief_host or _world.LOOPBACK
+  for name, value in dataclasses.asdict(_peers.limits()).items():
+    if isinstance(value, float):
+      options[name] = round(value * 1000)  # seconds
+    elif value is not None:
+      options[name] = value
+  return options
+
+
+def _leave_at_exit() -> None:
+  global _leaves_at_exit
+  if not _leaves_at_exit:
+    _leaves_at_exit = True
+    atexit.register(_loader.c_library().mxrec_comm_leave)
+
+
+def start() -> None:
+  """Meets the other ranks, if that has not happened yet. RuntimeError when they do not come; ValueError as world()."""
+  world()
+  try:
+    _call("mxrec_comm_start")
+  except ValueError as error:
+    raise RuntimeError(str(error)) from error
+
+
+def shutdown() -> None:
+  """Waits until the other ranks call this too, and ends the collective runtime; the next collective starts it again."""
+  _loader.c_library().mxrec_comm_shutdown()
+
+
+def health() -> str | None:
+  """Why the collective runtime is broken; None when it is not."""
+  try:
+    _call("mxrec_comm_health")
+  except ValueError as error:
+    return str(error)
+  return None
+
+
 def add(group: str, ranks: list[int]) -> None:
-  """Makes a group; ValueError for a name that is taken or ranks outside of the world."""
+  """Makes a group; ValueError for a name that is taken, ranks outside of the world, or other ranks that gave another list."""
   world()
   _call("mxrec_hcom_add_group", group.encode(), (ctypes.c_int * len(ranks))(*ranks), len(ranks))
 
@@ -53,3 +117,10 @@ def ranks_of(group: str) -> list[int]:
   ranks, count = (ctypes.c_int * capacity)(), ctypes.c_int()
   _call("mxrec_hcom_find_group", group.encode(), ranks, capacity, ctypes.byref(count))
   return list(ranks[: count.value])
+
+
+def ranks_here(group: str) -> list[int]:
+  """The ranks of ranks_of that are on this machine; those of a machine follow each other."""
+  here = world()
+  first = (here.rank or 0) - (here.local_rank or 0)
+  return [rank for rank in ranks_of(group) if first <= rank < first + here.local_size]

@@ -322,7 +322,7 @@ def require_one_rank(what: str) -> World:
   world = find()
   if world.size > 1:
     raise RuntimeError(
-      f"{what}: {world.source} says {world.size} ranks, but this version trains in one process; each would train on its own. "
+      f"{what}: {world.source} says {world.size} ranks, but this version has tables in one process only; each would train its own. "
       "Unset the variable to train in one process"
     )
   return world

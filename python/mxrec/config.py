@@ -110,7 +110,7 @@ def _parse(section: dict[str, Any]) -> Config:
         f"mxrec.use_ranktable is true, but the rank variables {', '.join(missing)} are not set: start with "
         "mpirun, or set use_ranktable = false"
       )
-  world = _world.require_one_rank("mxrec.init")
+  world = _world.find()
   return Config(log_level, use_ranktable, world.rank or 0, world.size, world.local_size)
 
 
@@ -124,7 +124,7 @@ def init(toml_path: str | os.PathLike[str] | None = None) -> None:
     FileNotFoundError: there is no such file.
     ValueError: a value is wrong, or the file is a soft link, empty, too big, writable by group or others, or another user's.
     KeyError: the table [mxrec] or a key that is needed is missing.
-    RuntimeError: called twice; rank variables missing with use_ranktable = true; several ranks.
+    RuntimeError: called twice; rank variables missing with use_ranktable = true.
   """
   global _config
   if _config is not None:

@@ -24,7 +24,6 @@ from tensorflow.core.protobuf import config_pb2, rewriter_config_pb2
 from tensorflow.python.client import session as session_lib
 from tensorflow.python.eager import context
 
-from mxrec import _world
 from npu_bridge import _loops, _options
 
 OPTIMIZER = "NpuOptimizer"
@@ -132,9 +131,7 @@ def checked_config(config: config_pb2.ConfigProto) -> tuple[config_pb2.ConfigPro
   Raises:
     ValueError: a key of its parameter_map has a value that is not allowed, keys contradict each other, or one key has two values in
       several entries.
-    RuntimeError: the environment tells of several ranks, which this version would train apart.
   """
-  _world.require_one_rank(f"a session with {OPTIMIZER}")
   settings = _options.validate(config)
   given = config_pb2.ConfigProto()
   given.CopyFrom(config)

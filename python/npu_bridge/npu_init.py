@@ -217,7 +217,8 @@ def init_resource(config: _Any = None) -> tuple[session.Session, tf.Operation]:
     (session, operation that ends the runtime), for shutdown_resource and close_session.
 
   Raises:
-    RuntimeError: under eager execution, or with several ranks in the environment.
+    RuntimeError: under eager execution.
+    ValueError: several ranks in the environment that cannot find each other.
   """
   util.global_dict_init()
   start, stop = npu_ops.initialize_system(), npu_ops.shutdown_system()

@@ -46,22 +46,21 @@ void Divide(void* data, size_t count, int64_t size) {
   }
 }
 
-template <typename T>
-void Multiply(void* data, size_t count, double factor) {
-  T* values = static_cast<T*>(data);
-  for (size_t i = 0; i < count; ++i) values[i] = static_cast<T>(static_cast<double>(values[i]) * factor);
-}
-
-void ScaleAlone(void* data, size_t count, DType dtype, double factor) {
+// Divides integers by `size`, rounding down.
+void DivideDown(void* data, size_t count, DType dtype, int64_t size) {
   switch (dtype) {
-    case DType::kFloat32:
-      return Multiply<float>(data, count, factor);
-    case DType::kFloat64:
-      return Multiply<double>(data, count, factor);
-    case DType::kFloat16:
-      return Multiply<Eigen::half>(data, count, factor);
+    case DType::kInt8:
+      return Divide<int8_t>(data, count, size);
+    case DType::kInt16:
+      return Divide<int16_t>(data, count, size);
+    case DType::kInt32:
+      return Divide<int32_t>(data, count, size);
+    case DType::kInt64:
+      return Divide<int64_t>(data, count, size);
+    case DType::kUInt8:
+      return Divide<uint8_t>(data, count, size);
     default:
-      return Multiply<Eigen::bfloat16>(data, count, factor);
+      MXREC_CHECK(false) << "no integer: " << DTypeName(dtype);
   }
 }
 
@@ -70,6 +69,7 @@ TfStatus ToOpStatus(const Status& status, const std::string& node, bool cancelle
   StatusCode code = status.code();
   if (code == StatusCode::kUnavailable || code == StatusCode::kAborted) code = StatusCode::kInternal;
   if (code == StatusCode::kCancelled && !cancelled_here) code = StatusCode::kInternal;
+  if (code != StatusCode::kCancelled && !CommHealth().ok()) code = StatusCode::kInternal;
   std::string text(status.message());
   if (text.find(node) == std::string::npos) text = node + ": " + text;
   return ToTf(Status(code, std::move(text)));
@@ -116,23 +116,6 @@ Result<DType> ToDType(DataType type) {
       return DType::kBool;
     default:
       return UnimplementedError("tensors of type " + tensorflow::DataTypeString(type) + " cannot be exchanged");
-  }
-}
-
-void DivideDown(void* data, size_t count, DType dtype, int64_t size) {
-  switch (dtype) {
-    case DType::kInt8:
-      return Divide<int8_t>(data, count, size);
-    case DType::kInt16:
-      return Divide<int16_t>(data, count, size);
-    case DType::kInt32:
-      return Divide<int32_t>(data, count, size);
-    case DType::kInt64:
-      return Divide<int64_t>(data, count, size);
-    case DType::kUInt8:
-      return Divide<uint8_t>(data, count, size);
-    default:
-      MXREC_CHECK(false) << "no integer: " << DTypeName(dtype);
   }
 }
 
@@ -248,6 +231,19 @@ Result<CollectiveKernel::Part> CollectiveKernel::MakeStringPart(OpKernelContext*
                                 " of this rank's");
   };
   return part;
+}
+
+void CollectiveKernel::Average(const Membership& group, int output, Part* part) {
+  if (IsFloating(part->request.dtype)) {
+    part->request.divide_by_size = true;
+    return;
+  }
+  if (group.size() == 1) return;
+  part->finish = [output, dtype = part->request.dtype, size = group.size()](OpKernelContext* ctx, const Agreed&) {
+    Tensor* sum = ctx->mutable_output(output);
+    DivideDown(sum->data(), static_cast<size_t>(sum->NumElements()), dtype, size);
+    return OkStatus();
+  };
 }
 
 std::string CollectiveKernel::AgreedName(OpKernelContext* ctx) const {
@@ -389,8 +385,8 @@ void CollectiveKernel::RunAlone(OpKernelContext* ctx, std::vector<Part> parts, D
       const size_t count = Elements(request.shape);
       if (count != 0 && output->data() != request.input)
         std::memcpy(output->data(), request.input, count * DTypeSize(request.dtype));
-      if (request.prescale != 1) ScaleAlone(output->data(), count, request.dtype, request.prescale);
-      if (request.postscale != 1) ScaleAlone(output->data(), count, request.dtype, request.postscale);
+      if (request.prescale != 1) Scale(output->data(), count, request.dtype, request.prescale);
+      if (request.postscale != 1) Scale(output->data(), count, request.dtype, request.postscale);
     }
     if (part.finish) MXREC_REQUIRES_OK_ASYNC(ctx, part.finish(ctx, agreed), done);
   }

@@ -56,6 +56,8 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   Result<Part> MakePart(tensorflow::OpKernelContext* ctx, Collective kind, int index) const;
   // A part that gives input `index` of rank `root` to all, as output `index`. Any type that has a value: strings too.
   Result<Part> MakeBroadcastPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
+  // Makes a sum, output `output`, the mean over the ranks; integers are rounded down.
+  static void Average(const Membership& group, int output, Part* part);
   void Run(tensorflow::OpKernelContext* ctx, const Membership& group, std::vector<Part> parts, DoneCallback done);
 
   // InvalidArgument unless `rank`, the value of attribute `attribute`, is one of the group's.
@@ -74,9 +76,6 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   std::string tensor_name_;  // empty: the node's
   std::string origin_;
 };
-
-// Divides integers by `size`, rounding down (means of integers); data of `count` elements.
-void DivideDown(void* data, size_t count, DType dtype, int64_t size);
 
 }  // namespace mxrec
 

@@ -48,16 +48,9 @@ class ReduceKernel : public CollectiveKernel {
         MXREC_REQUIRES_OK_ASYNC(
             ctx, Wrong("prescale and postscale need a floating type, found " + std::string(DTypeName(request.dtype))), done);
       }
-      request.divide_by_size = average_ && floating;
+      if (average_) Average(*group, i, &*made);
       made->output = i;
       made->forwards = kind_ == Collective::kAllReduce;
-      if (average_ && !floating) {
-        made->finish = [i, dtype = request.dtype, size = group->size()](OpKernelContext* ctx, const Agreed&) {
-          Tensor* output = ctx->mutable_output(i);
-          if (size > 1) DivideDown(output->data(), static_cast<size_t>(output->NumElements()), dtype, size);
-          return OkStatus();
-        };
-      }
       parts.push_back(std::move(*made));
     }
     Run(ctx, *group, std::move(parts), std::move(done));

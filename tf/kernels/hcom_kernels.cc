@@ -119,16 +119,19 @@ class HcomKernel : public CollectiveKernel {
 
 class AllReduceOp : public HcomKernel {
  public:
-  using HcomKernel::HcomKernel;
+  explicit AllReduceOp(OpKernelConstruction* ctx) : HcomKernel(ctx) { OP_REQUIRES_OK(ctx, ctx->GetAttr("average", &average_)); }
 
  private:
-  Result<std::vector<Part>> MakeParts(OpKernelContext* ctx, const Membership&) override {
+  Result<std::vector<Part>> MakeParts(OpKernelContext* ctx, const Membership& group) override {
     MXREC_ASSIGN_OR_RETURN(Part part, MakePart(ctx, Collective::kAllReduce, 0));
     part.request.op = reduction_;
+    if (average_) Average(group, 0, &part);
     part.output = 0;
     part.forwards = true;
     return One(std::move(part));
   }
+
+  bool average_ = false;
 };
 
 class ReduceOpKernel : public HcomKernel {
@@ -144,7 +147,8 @@ class ReduceOpKernel : public HcomKernel {
     // The others get their own tensor back, whatever was put in the memory that they lent.
     if (group.me != root_) {
       part.finish = [](OpKernelContext* ctx, const Agreed&) {
-        ctx->set_output(0, ctx->input(0));
+        const Tensor& input = ctx->input(0);
+        if (input.TotalBytes() != 0) std::memcpy(ctx->mutable_output(0)->data(), input.data(), input.TotalBytes());
         return OkStatus();
       };
     }

@@ -1,9 +1,9 @@
 // The collective operations, under the type names of the original (HcomAllReduce, ...), and the start and end of the collective
 // runtime. Kernels: tf/kernels/hcom_kernels.cc. Python: python/npu_bridge/hccl/hccl_ops.py.
 //
-// All are stateful: TensorFlow neither merges two that look alike nor folds them away. Every rank of a group must issue its
-// collectives in the same order. Fusion (0 none, 1 by the gradient split strategy, 2 with the ops of the same fusion_id) is a hint
-// about speed and changes no result.
+// All are stateful: TensorFlow neither merges two that look alike nor folds them away. Every rank of a group must run
+// ops of the same names; the order is its own affair. Fusion (0 none, 1 by the gradient split strategy, 2 with the ops of the same
+// fusion_id) is a hint about speed and changes no result.
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -69,6 +69,11 @@ TfStatus CheckFusion(InferenceContext* c, bool gradients) {
 }
 
 TfStatus AllReduceShape(InferenceContext* c) {
+  std::string reduction;
+  bool average = false;
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("reduction", &reduction));
+  MXREC_TF_RETURN_IF_ERROR(c->GetAttr("average", &average));
+  if (average && reduction != "sum") return Wrong("average goes with the reduction sum, found '" + reduction + "'");
   MXREC_TF_RETURN_IF_ERROR(CheckGroup(c));
   MXREC_TF_RETURN_IF_ERROR(CheckFusion(c, true));
   return tensorflow::shape_inference::UnchangedShape(c);
@@ -188,7 +193,7 @@ Ends the collective runtime. Again, or before a start: nothing.
 // What the collectives share: attributes, and the lines about them.
 #define MXREC_HCOM_FUSION .Attr("fusion: int = 0").Attr("fusion_id: int = -1")
 #define MXREC_HCOM_FUSION_DOC "fusion: 0 none, 2 with ops of the same fusion_id.\nfusion_id: Which ops are fused with fusion 2.\n"
-#define MXREC_HCOM_GROUP .Attr("group: string = 'hccl_world_group'").SetIsStateful()
+#define MXREC_HCOM_GROUP .Attr("group: string = 'hccl_world_group'").SetIsStateful().SetIsDistributedCommunication()
 #define MXREC_HCOM_GROUP_DOC "group: Name of the group.\n"
 
 REGISTER_OP("HcomAllReduce")
@@ -196,6 +201,7 @@ REGISTER_OP("HcomAllReduce")
     .Output("output: T")
     .Attr("T: " MXREC_HCOM_SUMMABLE)
     .Attr("reduction: {'min', 'max', 'prod', 'sum'}")
+    .Attr("average: bool = false")
     .Attr("fusion: int = 1")
     .Attr("fusion_id: int = -1") MXREC_HCOM_GROUP.SetShapeFn(AllReduceShape)
     .Doc(R"doc(
@@ -205,6 +211,7 @@ input: Of one shape on all ranks.
 output: Same shape.
 T: Type of the values.
 reduction: How the values of the ranks become one.
+average: Divide the sum by the number of ranks; integers are rounded down. Not in the original.
 fusion: 0 none, 1 by the gradient split strategy, 2 with ops of the same fusion_id.
 fusion_id: Which ops are fused with fusion 2.
 )doc" MXREC_HCOM_GROUP_DOC);

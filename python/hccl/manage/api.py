@@ -1,6 +1,6 @@
 """Groups of ranks: make, destroy, ask. Works before and after the collective runtime is started; one process is rank 0 of 1.
 
-Every failure is a ValueError. A world of several ranks is one too: this version trains in one process.
+Every failure is a ValueError, so also several ranks that cannot find each other. Making a group of several ranks meets them.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def get_rank_id(group: str = HCCL_WORLD_GROUP) -> int:
 
 def get_local_rank_size(group: str = HCCL_WORLD_GROUP) -> int:
   """How many ranks of a group are on this machine; 1 in one process. ValueError as get_rank_size."""
-  return min(get_rank_size(group), _groups.world().local_size)
+  return len(_groups.ranks_here(_check_group(group)))
 
 
 def get_local_rank_id(group: str = HCCL_WORLD_GROUP) -> int:
   """This process's place among the ranks of a group on this machine; 0 in one process. ValueError as get_rank_id."""
   get_rank_id(group)
-  return _groups.world().local_rank or 0
+  return _groups.ranks_here(group).index(_groups.world().rank or 0)
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from mxrec import _loader
+from mxrec import _groups, _loader
 from npu_bridge.estimator import _dropout
 from npu_bridge.estimator._cells_and_channels import basic_lstm_cell as basic_lstm_cell
 from npu_bridge.estimator._cells_and_channels import channel_get_next as channel_get_next
@@ -25,24 +25,34 @@ gen_npu_ops = _loader.ops
 def NPUInit(name: str | None = None) -> tf.Operation:
   """An op that starts the collective runtime; running it again is harmless. RuntimeError under eager execution."""
   _graph_only("npu_ops.NPUInit")
+  _groups.world()
   return gen_npu_ops.npu_init(name=name)
 
 
 def NPUShutdown(name: str | None = None) -> tf.Operation:
   """An op that ends the collective runtime; running it again is harmless. RuntimeError under eager execution."""
   _graph_only("npu_ops.NPUShutdown")
+  _groups.world()
   return gen_npu_ops.npu_shutdown(name=name)
 
 
 def initialize_system(name: str | None = None) -> tf.Operation:
-  """An op that starts the collective runtime; running it again is harmless. RuntimeError under eager execution."""
+  """An op that starts the collective runtime, which means that it meets the other ranks; running it again is harmless.
+
+  RuntimeError under eager execution; ValueError when there are several ranks that cannot find each other.
+  """
   _graph_only("npu_ops.initialize_system")
+  _groups.world()
   return gen_npu_ops.npu_init(name=name)
 
 
 def shutdown_system(name: str | None = None) -> tf.Operation:
-  """An op that ends the collective runtime; running it again is harmless. RuntimeError under eager execution."""
+  """An op that waits for the other ranks to run it too, and ends the collective runtime; running it again is harmless.
+
+  RuntimeError under eager execution; ValueError as initialize_system.
+  """
   _graph_only("npu_ops.shutdown_system")
+  _groups.world()
   return gen_npu_ops.npu_shutdown(name=name)
 
 

@@ -1,7 +1,8 @@
 """Collective operations between ranks, as graph ops (HcomAllReduce, ...), all stateful.
 
-In one process each is a copy, with every check of its arguments. A process that is one of several ranks is refused when the op is
-built: this version trains in one process. Wrong attributes and shapes are a ValueError at the same moment.
+In one process each is a copy, with every check of its arguments. Wrong attributes and shapes are a ValueError when the op is built.
+Every rank of the group has to run an op of the same name, in any order: ops are matched by the names of their nodes. What the ranks
+disagree on is an InvalidArgumentError on all of them; a rank that is gone, or silent for too long, an InternalError that names it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import ops as _ops
 
-from mxrec import _groups, _loader
+from mxrec import _collective, _groups, _loader
 
 _GROUP = _groups.WORLD
 
@@ -31,20 +32,35 @@ def allreduce(tensor: Any, reduction: str, fusion: int = 1, fusion_id: int = -1,
     A tensor of the same type and shape.
 
   Raises:
-    ValueError: a wrong argument, or several ranks.
+    ValueError: a wrong argument.
     TypeError: another type.
   """
-  _groups.ranks_of(group)
   if isinstance(tensor, (list, tuple)):
     if len(tensor) != 1:
       raise ValueError(f"allreduce takes a tensor, or a list of one: got a list of {len(tensor)}")
     (tensor,) = tensor
-  return _loader.ops.hcom_all_reduce(tensor, reduction=reduction, fusion=fusion, fusion_id=fusion_id, group=group)
+  return _allreduce(tensor, reduction, False, fusion, fusion_id, group)
+
+
+def mean(tensor: Any, fusion: int = 1, fusion_id: int = -1, group: str = _GROUP) -> tf.Tensor:
+  """The sum of the tensors of all ranks over their number, in one op; arguments as for allreduce.
+
+  Half-precision values are divided before they are rounded to their type, so a sum that it cannot hold does no harm. Integers are
+  rounded down.
+  """
+  return _allreduce(tensor, "sum", True, fusion, fusion_id, group)
+
+
+def _allreduce(tensor: Any, reduction: str, average: bool, fusion: int, fusion_id: int, group: str) -> tf.Tensor:
+  _groups.ranks_of(group)
+  return _collective.note_line(
+    _loader.ops.hcom_all_reduce(tensor, reduction=reduction, average=average, fusion=fusion, fusion_id=fusion_id, group=group)
+  )
 
 
 @_ops.RegisterGradient("HcomAllReduce")
 def _allreduce_gradient(op: tf.Operation, gradient: tf.Tensor) -> tf.Tensor:
-  return _loader.ops.hcom_all_reduce(gradient, reduction="sum", fusion=0, fusion_id=-1, group=op.get_attr("group"))
+  return _allreduce(gradient, "sum", op.get_attr("average"), 0, -1, op.get_attr("group").decode())
 
 
 def allgather(tensor: Any, rank_size: int, *positional: Any, **named: Any) -> tf.Tensor:
@@ -63,7 +79,7 @@ def allgather(tensor: Any, rank_size: int, *positional: Any, **named: Any) -> tf
     [rank_size * n, ...] for a tensor [n, ...].
 
   Raises:
-    ValueError: a wrong argument, or several ranks.
+    ValueError: a wrong argument.
     TypeError: an argument too many, twice, or unknown.
   """
   group_first = not positional or isinstance(positional[0], str)
@@ -77,7 +93,7 @@ def allgather(tensor: Any, rank_size: int, *positional: Any, **named: Any) -> tf
     arguments[name] = value
   arguments = {"group": _GROUP, "fusion": 0, "fusion_id": -1, **arguments}
   _groups.ranks_of(arguments["group"])
-  return _loader.ops.hcom_all_gather(tensor, rank_size=rank_size, **arguments)
+  return _collective.note_line(_loader.ops.hcom_all_gather(tensor, rank_size=rank_size, **arguments))
 
 
 def broadcast(tensor: Sequence[Any], root_rank: int, fusion: int = 2, fusion_id: int = 0, group: str = _GROUP) -> list[tf.Tensor]:
@@ -94,15 +110,17 @@ def broadcast(tensor: Sequence[Any], root_rank: int, fusion: int = 2, fusion_id:
     A list of as many tensors. A variable has its new value when its result has run.
 
   Raises:
-    ValueError: no list, a wrong argument, or several ranks.
+    ValueError: no list, or a wrong argument.
   """
   size = len(_groups.ranks_of(group))
   if not isinstance(tensor, (list, tuple)) or not tensor:
     raise ValueError(f"broadcast takes a list of tensors: got {tensor!r}")
   _check_member("root_rank", root_rank, size, group)
-  results = list(
-    _loader.ops.hcom_broadcast(
-      [tf.convert_to_tensor(value) for value in tensor], root_rank=root_rank, fusion=fusion, fusion_id=fusion_id, group=group
+  results = _collective.note_line(
+    list(
+      _loader.ops.hcom_broadcast(
+        [tf.convert_to_tensor(value) for value in tensor], root_rank=root_rank, fusion=fusion, fusion_id=fusion_id, group=group
+      )
     )
   )
   return [_assigned(value, result) for value, result in zip(tensor, results)]
@@ -138,10 +156,12 @@ def reduce(tensor: Any, reduction: str, root_rank: int, fusion: int = 0, fusion_
     A tensor of the same type and shape.
 
   Raises:
-    ValueError: a wrong argument, or several ranks.
+    ValueError: a wrong argument.
   """
   _check_member("root_rank", root_rank, len(_groups.ranks_of(group)), group)
-  return _loader.ops.hcom_reduce(tensor, reduction=reduction, root_rank=root_rank, fusion=fusion, fusion_id=fusion_id, group=group)
+  return _collective.note_line(
+    _loader.ops.hcom_reduce(tensor, reduction=reduction, root_rank=root_rank, fusion=fusion, fusion_id=fusion_id, group=group)
+  )
 
 
 def reduce_scatter(
@@ -161,11 +181,13 @@ def reduce_scatter(
     [n / rank_size, ...].
 
   Raises:
-    ValueError: a wrong argument, or several ranks.
+    ValueError: a wrong argument.
   """
   _groups.ranks_of(group)
-  return _loader.ops.hcom_reduce_scatter(
-    tensor, reduction=reduction, rank_size=rank_size, group=group, fusion=fusion, fusion_id=fusion_id
+  return _collective.note_line(
+    _loader.ops.hcom_reduce_scatter(
+      tensor, reduction=reduction, rank_size=rank_size, group=group, fusion=fusion, fusion_id=fusion_id
+    )
   )
 
 
@@ -182,10 +204,10 @@ def send(tensor: Any, sr_tag: int, dest_rank: int, group: str = _GROUP) -> tf.Op
     An operation without outputs.
 
   Raises:
-    ValueError: a wrong argument, or several ranks. When it runs, InvalidArgumentError in a group of one rank.
+    ValueError: a wrong argument. When it runs, InvalidArgumentError in a group of one rank.
   """
   _groups.ranks_of(group)
-  return _loader.ops.hcom_send(tensor, sr_tag=sr_tag, dest_rank=dest_rank, group=group)
+  return _collective.note_line(_loader.ops.hcom_send(tensor, sr_tag=sr_tag, dest_rank=dest_rank, group=group))
 
 
 def receive(shape: Any, data_type: Any, sr_tag: int, src_rank: int, group: str = _GROUP) -> tf.Tensor:
@@ -202,10 +224,12 @@ def receive(shape: Any, data_type: Any, sr_tag: int, src_rank: int, group: str =
     A tensor of that type and shape.
 
   Raises:
-    ValueError: a wrong argument, or several ranks. When it runs, InvalidArgumentError in a group of one rank.
+    ValueError: a wrong argument. When it runs, InvalidArgumentError in a group of one rank.
   """
   _groups.ranks_of(group)
-  return _loader.ops.hcom_receive(T=tf.as_dtype(data_type), shape=shape, sr_tag=sr_tag, src_rank=src_rank, group=group)
+  return _collective.note_line(
+    _loader.ops.hcom_receive(T=tf.as_dtype(data_type), shape=shape, sr_tag=sr_tag, src_rank=src_rank, group=group)
+  )
 
 
 def all_to_all_v(
@@ -225,10 +249,12 @@ def all_to_all_v(
     [n] of the same type, up to the end of the part that ends last.
 
   Raises:
-    ValueError: wrong shapes, or several ranks. When it runs, InvalidArgumentError for counts that do not fit.
+    ValueError: wrong shapes. When it runs, InvalidArgumentError for counts that do not fit.
   """
   _groups.ranks_of(group)
-  return _loader.ops.hcom_all_to_all_v(send_data, send_counts, send_displacements, recv_counts, recv_displacements, group=group)
+  return _collective.note_line(
+    _loader.ops.hcom_all_to_all_v(send_data, send_counts, send_displacements, recv_counts, recv_displacements, group=group)
+  )
 
 
 def all_to_all_v_c(
@@ -248,10 +274,12 @@ def all_to_all_v_c(
     [n] of the same type, n the sum of column `rank`.
 
   Raises:
-    ValueError: wrong shapes, or several ranks. When it runs, InvalidArgumentError for counts that do not fit.
+    ValueError: wrong shapes. When it runs, InvalidArgumentError for counts that do not fit.
   """
   _check_member("rank", rank, len(_groups.ranks_of(group)), group)
-  return _loader.ops.hcom_all_to_all_vc(send_data, send_count_matrix, rank=rank, fusion=fusion, fusion_id=fusion_id, group=group)
+  return _collective.note_line(
+    _loader.ops.hcom_all_to_all_vc(send_data, send_count_matrix, rank=rank, fusion=fusion, fusion_id=fusion_id, group=group)
+  )
 
 
 # The titles of the original's documentation.

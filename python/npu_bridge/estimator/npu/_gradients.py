@@ -2,22 +2,136 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from mxrec import _loader, _minimize, _world
+from mxrec import _graph, _groups, _loader, _minimize, _slices
 from mxrec import optimizer as optimizer_lib
 from npu_bridge.estimator.npu import util
 
 
 def rank_size() -> int:
-  """The number of ranks; ValueError when the environment names two, or something else than a number."""
-  text = util.get_ranksize()
-  variable = "RANK_SIZE" if os.environ.get("RANK_SIZE") else "CM_WORKER_SIZE"
-  return _world.number({variable: text}, variable, 0) or 1
+  """The number of ranks; ValueError when the environment is malformed, or names ranks that cannot find each other."""
+  util.get_ranksize()
+  return _groups.world().size
+
+
+def averaged(pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+  """(gradient, variable) pairs with the mean of each gradient over the ranks."""
+  pairs = list(pairs)
+  variables = [variable for _, variable in pairs]
+  return list(zip(reduced_all([gradient for gradient, _ in pairs], variables, "mean"), variables))
+
+
+def reduced(gradient: Any, reduction: str, fusion: int = 1, fusion_id: int = -1, group: str = _groups.WORLD) -> Any:
+  """A tensor or IndexedSlices reduced over the ranks of a group. ValueError: a reduction that IndexedSlices do not have."""
+  from npu_bridge.hccl import hccl_ops
+
+  if isinstance(gradient, tf.IndexedSlices):
+    if reduction not in ("mean", "sum"):
+      raise ValueError(f"the reduction of IndexedSlices must be mean or sum: got {reduction!r}")
+    return _slices.allreduce(gradient, reduction == "mean", group)
+  if reduction == "mean":
+    return hccl_ops.mean(gradient, fusion, fusion_id, group)
+  return hccl_ops.allreduce(gradient, reduction, fusion, fusion_id, group)
+
+
+def reduced_all(
+  gradients: Sequence[Any],
+  variables: Sequence[Any] | None,
+  reduction: str,
+  fusion: int = 1,
+  fusion_id: int = -1,
+  group: str = _groups.WORLD,
+) -> list[Any]:
+  """Gradients reduced over the ranks; None and gradients of looked-up rows stay as they are.
+
+  With a split strategy (hccl.split.api) and fusion 1, those of one segment are exchanged when all of it are there.
+
+  Args:
+    gradients: tensors, IndexedSlices or None.
+    variables: what each is the gradient of; None when that is not known.
+    reduction: "mean", "sum", "min", "max" or "prod".
+    fusion: as for hccl_ops.allreduce.
+    fusion_id: as for hccl_ops.allreduce.
+    group: name of the group of ranks.
+  """
+  travelling = [
+    place
+    for place, gradient in enumerate(gradients)
+    if gradient is not None
+    and (variables is None or optimizer_lib.find_lookup(variables[place]) is None)
+    and not of_looked_up_rows(gradient)
+  ]
+  results = list(gradients)
+  for segment in _segments(gradients, travelling, group) if fusion == 1 else [travelling]:
+    ready = []
+    if fusion == 1 and len(segment) > 1 and len(segment) < len(travelling):
+      ready = [tf.group(*[_producer(gradients[place]) for place in segment], name="gradient_segment")]
+    with tf.control_dependencies(ready):
+      for place in segment:
+        results[place] = reduced(gradients[place], reduction, fusion, fusion_id, group)
+  return results
+
+
+def _producer(gradient: Any) -> Any:
+  return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def _segments(gradients: Sequence[Any], travelling: list[int], group: str) -> list[list[int]]:
+  """The places of `travelling` by segment of the group's split strategy; one segment without a strategy."""
+  from hccl.split import api as split
+
+  strategy = None if tf.executing_eagerly() else split.chosen_split_strategy(group)
+  if strategy is None or not travelling:
+    return [travelling]
+  kind, values = strategy
+  segments: list[list[int]] = [[] for _ in range(len(values) + 1)]
+  if kind == "idx":
+    for index, place in enumerate(travelling):
+      segments[sum(index > last for last in values)].append(place)
+  else:
+    sizes = [_producer(gradients[place]).shape.num_elements() or 1 for place in travelling]
+    total, before = sum(sizes), 0
+    for place, size in zip(travelling, sizes):
+      share = 100 * (before + size / 2) / total
+      segments[sum(share > sum(values[: end + 1]) for end in range(len(values)))].append(place)
+      before += size
+  return [segment for segment in segments if segment]
+
+
+_PASSING = (
+  "Identity",
+  "Reshape",
+  "Cast",
+  "ConcatV2",
+  "AddN",
+  "AddV2",
+  "Mul",
+  "RealDiv",
+  "UnsortedSegmentSum",
+  "Pack",
+  "StopGradient",
+)
+_ROW_GRADIENTS = ("MxrecPoolGradient", "MxrecClipRowsGradient")
+
+
+def of_looked_up_rows(gradient: Any) -> bool:
+  """Whether a gradient is one of looked-up rows, as tf.gradients makes it or scaled since, as far as its ops tell."""
+  if tf.executing_eagerly():
+    return False
+  left = [gradient.indices if isinstance(gradient, tf.IndexedSlices) else tf.convert_to_tensor(gradient)]
+  for _ in range(64):
+    if not left:
+      return False
+    tensor = left.pop()
+    if tensor.op.type in _ROW_GRADIENTS or (tensor.op.type == _graph.LOOKUP_OP and tensor.value_index == 1):
+      return True
+    if tensor.op.type in _PASSING:
+      left.extend(tensor.op.inputs)
+  return False
 
 
 class WrappingOptimizer(tf.train.Optimizer):

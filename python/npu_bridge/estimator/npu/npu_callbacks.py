@@ -6,6 +6,7 @@ from typing import Any
 
 from tensorflow.python.keras import callbacks as _callbacks
 
+from mxrec import _groups
 from npu_bridge.estimator.npu import npu_hook, util
 
 
@@ -24,7 +25,8 @@ class NPUBroadcastGlobalVariablesCallback(_callbacks.Callback):
   def __init__(self, root_rank: int = 0) -> None:
     super().__init__()
     self._root_rank = root_rank
-    self._waiting = int(util.get_ranksize()) > 1
+    util.get_ranksize()  # a contradiction in the environment is an error now
+    self._waiting = _groups.world().size > 1
 
   def on_batch_begin(self, batch: int, logs: Any = None) -> None:
     if self._waiting:

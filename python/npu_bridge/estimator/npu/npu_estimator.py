@@ -170,10 +170,10 @@ class NPUEstimator:
     return self._for_training(spec) if mode == _TRAIN else spec
 
   def _for_training(self, spec: Any) -> Any:
-    from npu_bridge.estimator.npu import npu_saver, util
+    from npu_bridge.estimator.npu import _gradients, npu_saver, util
 
     hooks: list[Any] = []
-    if int(util.get_ranksize()) > 1 and not self._config.horovod_mode:
+    if _gradients.rank_size() > 1 and not self._config.horovod_mode:
       from npu_bridge.estimator.npu import npu_hook
 
       hooks.append(npu_hook.NPUBroadcastGlobalVariablesHook(0, int(os.environ.get("RANK_ID") or 0)))

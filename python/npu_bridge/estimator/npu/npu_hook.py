@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.python.platform import tf_logging
 
+from mxrec import _groups
 from npu_bridge.estimator import npu_ops
 from npu_bridge.estimator.npu import util
 
@@ -27,7 +28,7 @@ def broadcast_global_variables(root_rank: int, index: int | None = None) -> tf.O
     index: this process's rank; not needed.
 
   Raises:
-    ValueError: no such rank, or several ranks in the environment.
+    ValueError: no such rank.
   """
   from npu_bridge.hccl import hccl_ops
 
@@ -49,7 +50,8 @@ class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):
   def __init__(self, root_rank: int | None = None, index: int | None = None) -> None:
     self._root_rank = 0 if root_rank is None else root_rank
     self._index = index
-    self._several = int(util.get_ranksize()) > 1
+    util.get_ranksize()  # a contradiction in the environment is an error now
+    self._several = _groups.world().size > 1
     self._broadcast: tf.Operation | None = None
 
   def begin(self) -> None:

@@ -1,5 +1,10 @@
 """Optimizers that average gradients over the ranks, and that scale losses.
 
+Each gradient of a variable becomes one collective op (HcomAllReduce; of IndexedSlices, whose duplicates are summed first, an
+MxrecAllGather), which starts as soon as the gradient is there, while the backward pass goes on. Gradients of looked-up rows of
+mxrec tables stay as they are: their rows differ from rank to rank, and tables see to them themselves. Means of integers are
+rounded down.
+
 With one rank nothing is exchanged: gradients stay the very tensors they are. All of them take looked-up rows of mxrec tables beside
 variables, and mxrec's own optimizers as well as TensorFlow's.
 """
@@ -12,7 +17,8 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from npu_bridge.estimator.npu import _gradients
+from mxrec import _slices
+from npu_bridge.estimator.npu import _gradients, _sharding
 
 _WORLD = "hccl_world_group"
 _REDUCTIONS = ("mean", "max", "min", "prod", "sum")
@@ -22,37 +28,24 @@ def allreduce(tensor: Any, average: bool = True) -> Any:
   """A tensor summed over the ranks.
 
   Args:
-    tensor: a tensor, or IndexedSlices, whose rows are gathered from all ranks.
-    average: divide by the number of ranks.
+    tensor: a tensor, or IndexedSlices, of which the ranks may have different numbers of rows.
+    average: divide by the number of ranks; integers are rounded down.
 
   Returns:
     Like `tensor`; with one rank `tensor` itself.
   """
   size = _gradients.rank_size()
-  return tensor if size <= 1 else _reduce_over_ranks(tensor, "mean" if average else "sum", size)
-
-
-def _reduce_over_ranks(tensor: Any, reduction: str, size: int, fusion: int = 1, fusion_id: int = -1, group: str = _WORLD) -> Any:
-  from npu_bridge.hccl import hccl_ops
-
-  if isinstance(tensor, tf.IndexedSlices):
-    if reduction not in ("mean", "sum"):
-      raise ValueError(f"the reduction of IndexedSlices must be mean or sum: got {reduction!r}")
-    values = hccl_ops.allgather(tensor.values, size, group)
-    indices = hccl_ops.allgather(tensor.indices, size, group)
-    if reduction == "mean":
-      values = values / tf.cast(size, values.dtype)
-    return tf.IndexedSlices(values, indices, tensor.dense_shape)
-  summed = hccl_ops.allreduce(tensor, "sum" if reduction == "mean" else reduction, fusion, fusion_id, group)
-  return summed / tf.cast(size, summed.dtype) if reduction == "mean" else summed
+  return tensor if size <= 1 else _gradients.reduced(tensor, "mean" if average else "sum")
 
 
 def npu_allreduce(values: Any, reduction: str = "mean", fusion: int = 1, fusion_id: int = -1, group: str = _WORLD) -> Any:
   """Tensors reduced over the ranks.
 
   Args:
-    values: a tensor, IndexedSlices or None, or a list or tuple of them.
-    reduction: "mean" (sum divided by the number of ranks), "max", "min", "prod" or "sum".
+    values: a tensor, IndexedSlices or None, or a list or tuple of them. Gradients of looked-up rows of mxrec tables stay as they
+      are: tables see to them themselves.
+    reduction: "mean" (sum divided by the number of ranks of the group; integers are rounded down), "max", "min", "prod" or "sum";
+      IndexedSlices: "mean" or "sum".
     fusion: how exchanges are merged: 0 not, 1 by the gradient split, 2 by `fusion_id`.
     fusion_id: see `fusion`.
     group: name of the group of ranks.
@@ -65,16 +58,11 @@ def npu_allreduce(values: Any, reduction: str = "mean", fusion: int = 1, fusion_
   """
   if reduction not in _REDUCTIONS:
     raise ValueError(f"reduction of npu_allreduce must be one of {', '.join(_REDUCTIONS)}: got {reduction!r}")
-  size = _gradients.rank_size()
-
-  def one(value: Any) -> Any:
-    if value is None or size <= 1:
-      return value
-    return _reduce_over_ranks(value, reduction, size, fusion, fusion_id, group)
-
-  if isinstance(values, tf.IndexedSlices) or not isinstance(values, (list, tuple)):
-    return one(values)
-  return [one(value) for value in values]
+  alone = isinstance(values, tf.IndexedSlices) or not isinstance(values, (list, tuple))
+  if _gradients.rank_size() <= 1:
+    return values if alone else list(values)
+  results = _gradients.reduced_all([values] if alone else list(values), None, reduction, fusion, fusion_id, group)
+  return results[0] if alone else results
 
 
 def reduce(tensor: Any, root_rank: int, average: bool = True, fusion: int = 0, fusion_id: int = -1) -> Any:
@@ -94,12 +82,12 @@ def reduce(tensor: Any, root_rank: int, average: bool = True, fusion: int = 0, f
   size = _gradients.rank_size()
   if size <= 1:
     return tensor
+  if isinstance(tensor, tf.IndexedSlices):
+    return _gradients.reduced(tensor, "mean" if average else "sum")
   from npu_bridge.hccl import hccl_ops
 
-  if isinstance(tensor, tf.IndexedSlices):
-    return _reduce_over_ranks(tensor, "mean" if average else "sum", size)
   summed = hccl_ops.reduce(tensor, "sum", root_rank, fusion, fusion_id)
-  return summed / tf.cast(size, summed.dtype) if average else summed
+  return _slices.divided(summed, size) if average else summed
 
 
 def _require_device_id(who: str) -> None:
@@ -130,20 +118,17 @@ def npu_distributed_optimizer_wrapper(optimizer: Any) -> Any:
     raise TypeError(f"npu_distributed_optimizer_wrapper needs an optimizer or the name of a Keras optimizer: got {found}")
   size = _gradients.rank_size()
 
-  def averaged(gradient: Any) -> Any:
-    return gradient if gradient is None or size <= 1 else _reduce_over_ranks(gradient, "mean", size)
-
   def pairs(compute: Callable[..., Any]) -> Callable[..., Any]:
     def compute_averaged(*args: Any, **kwargs: Any) -> Any:
       found = compute(*args, **kwargs)
-      return found if size <= 1 else [(averaged(gradient), variable) for gradient, variable in found]
+      return found if size <= 1 else _gradients.averaged(found)
 
     return compute_averaged
 
   def plain(compute: Callable[..., Any]) -> Callable[..., Any]:
     def compute_averaged(*args: Any, **kwargs: Any) -> Any:
       found = compute(*args, **kwargs)
-      return found if size <= 1 else [averaged(gradient) for gradient in found]
+      return found if size <= 1 else _gradients.reduced_all(found, None, "mean")
 
     return compute_averaged
 
@@ -162,8 +147,9 @@ class NPUDistributedOptimizer(_gradients.WrappingOptimizer):
 
     Args:
       optimizer: a tf.train.Optimizer; mxrec's are.
-      is_weight_update_sharding: each variable is updated by one rank, which sends it to the others. Has no effect with one rank.
-        compute_gradients then needs the environment variable DEVICE_ID, with one rank too, and raises ValueError without it.
+      is_weight_update_sharding: each variable is updated by one rank, which alone has its slots, and which sends it to the others.
+        compute_gradients then needs the environment variable DEVICE_ID, with one rank too, and raises ValueError without it; with
+        more ranks there must be a gradient for each.
       name: name of the optimizer; None: "Distributed" and the name of the other's class.
     """
     super().__init__(optimizer, name or f"Distributed{type(optimizer).__name__}")
@@ -178,11 +164,13 @@ class NPUDistributedOptimizer(_gradients.WrappingOptimizer):
     if size <= 1:
       return pairs
     if self._is_weight_update_sharding:
-      raise NotImplementedError(f"is_weight_update_sharding=True works with one rank only: the rank size is {size}")
-    return [(None if gradient is None else _reduce_over_ranks(gradient, "mean", size), variable) for gradient, variable in pairs]
+      return _sharding.reduce_to_owners(pairs, size)
+    return _gradients.averaged(pairs)
 
   def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None) -> Any:
     """The train op; see tf.train.Optimizer.apply_gradients."""
+    if self._is_weight_update_sharding and _gradients.rank_size() > 1:
+      return _sharding.apply_by_owners(self._opt, list(grads_and_vars), global_step, name)
     return _gradients.apply(self._opt, grads_and_vars, global_step, name)
 
 
@@ -228,7 +216,7 @@ class NPUOptimizer(_gradients.WrappingOptimizer):
     size = _gradients.rank_size() if self._is_distributed else 1
     if size <= 1:
       return pairs
-    return [(None if gradient is None else _reduce_over_ranks(gradient, "mean", size), variable) for gradient, variable in pairs]
+    return _gradients.averaged(pairs)
 
   def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None) -> Any:
     """The train op; with loss scaling it skips steps as NPULossScaleOptimizer does."""
