@@ -250,11 +250,20 @@ Status SaveCheckpoint(const CheckpointIo& io, const std::string& dir, std::span<
 
 Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
                                                std::span<Table* const> tables, int64_t now_ms, const LoadOptions& options) {
+  const std::vector<LoadOptions> each(tables.size(), options);
+  return LoadCheckpoint(io, dir, step, tables, now_ms, each);
+}
+
+Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
+                                               std::span<Table* const> tables, int64_t now_ms,
+                                               std::span<const LoadOptions> options) {
+  MXREC_CHECK(options.size() == tables.size());
   MXREC_ASSIGN_OR_RETURN(const format::Manifest manifest, FindManifest(io, dir, step));
   std::vector<TableLoad> loads;
   uint64_t bytes = 0;
   bool any_filled = false;
-  for (Table* table : tables) {
+  for (size_t t = 0; t < tables.size(); ++t) {
+    Table* const table = tables[t];
     std::vector<std::string> paths;
     std::vector<TableFileInfo> entries;
     for (const TableFileInfo& info : manifest.files) {
@@ -269,7 +278,7 @@ Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std
       }
       return NotFoundError(StepPath(dir, step) + ": no table \"" + table->options().name + "\"; tables there: " + Listed(names));
     }
-    MXREC_ASSIGN_OR_RETURN(TableLoad load, TableLoad::Prepare(io, paths, table, options));
+    MXREC_ASSIGN_OR_RETURN(TableLoad load, TableLoad::Prepare(io, paths, table, options[t]));
     for (size_t i = 0; i < entries.size(); ++i) {
       MXREC_RETURN_IF_ERROR(CompareWithManifest(entries[i], load.files()[i]->info(), load.files()[i]->path()));
     }

@@ -24,6 +24,7 @@
 #include "mxrec/base/executor.h"
 #include "mxrec/base/status.h"
 #include "mxrec/io/env.h"
+#include "mxrec/table/owner.h"
 #include "mxrec/table/table.h"
 
 namespace mxrec {
@@ -81,8 +82,9 @@ struct LoadReport {
   bool seed_differs = false;  // ids that are not in the file get other first rows than in the run that saved it
 };
 struct LoadOptions {
-  // This rank's share: keys with OwnerOf(key, rank_count) == rank (table/owner.h).
+  // This rank's share: keys with OwnerOf(key, rank_count, owner_rule) == rank (table/owner.h).
   uint32_t rank = 0, rank_count = 1;
+  OwnerRule owner_rule = OwnerRule::kMod;
   // Optimizer slots and step of the files are left out (warm starts): none is attached afterwards, so the next update starts with
   // fresh ones. LoadReport::slots_fresh stays false.
   bool rows_only = false;
@@ -111,6 +113,10 @@ Status PublishCheckpoint(const CheckpointIo& io, const std::string& dir, std::sp
 // table is touched.
 Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
                                                std::span<Table* const> tables, int64_t now_ms, const LoadOptions& options = {});
+// The same with options for each table, as many as tables.
+Result<std::vector<LoadReport>> LoadCheckpoint(const CheckpointIo& io, const std::string& dir, uint64_t step,
+                                               std::span<Table* const> tables, int64_t now_ms,
+                                               std::span<const LoadOptions> options);
 // Complete steps (those with a readable manifest whose files are there with their lengths), ascending. An absent dir has none.
 Result<std::vector<uint64_t>> ListCheckpoints(const CheckpointIo& io, const std::string& dir);
 // The step `latest` names if complete, else the newest complete one; nullopt when there is none. When the step that `latest`

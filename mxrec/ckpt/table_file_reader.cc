@@ -61,7 +61,7 @@ class Reading {
   }
 
  private:
-  bool Owns(uint64_t key) const { return OwnerOf(key, options_.share.rank_count) == options_.share.rank; }
+  bool Owns(uint64_t key) const { return OwnerOf(key, options_.share.rank_count, options_.share.owner_rule) == options_.share.rank; }
 
   Status GiveRows(const format::TableHeader& header, size_t count, char* payload) {
     const format::RowColumns columns = RowColumnsOf(header, count, payload);

@@ -174,6 +174,16 @@ Result<EmbeddingTableConfig> EmbeddingTableConfig::FromJson(std::string_view tex
                       : policy == "skip" ? NonFinitePolicy::kSkip
                                          : NonFinitePolicy::kApply;
   config.check_lookups = reader.Boolean("check_lookups").value_or(false);
+  const std::string distribution = reader.Text("distribution").value_or("none");
+  if (distribution != "none" && distribution != "MP" && distribution != "DP") {
+    reader.Fail("distribution", "\"none\", \"MP\" or \"DP\"", distribution);
+  }
+  config.distribution = distribution == "MP"   ? Distribution::kSharded
+                        : distribution == "DP" ? Distribution::kReplicated
+                                               : Distribution::kNone;
+  const std::string owner = reader.Text("owner").value_or("mod");
+  if (owner != "mod" && owner != "hash") reader.Fail("owner", "\"mod\" or \"hash\"", owner);
+  config.owner = owner == "hash" ? OwnerRule::kHash : OwnerRule::kMod;
   reader.RefuseOthers();
   MXREC_RETURN_IF_ERROR(reader.status());
   return config;
@@ -214,13 +224,23 @@ std::string EmbeddingTableConfig::ToJson() const {
   json["max_bytes"] = table.max_bytes;
   json["non_finite"] = kPolicies[static_cast<int>(non_finite)];
   json["check_lookups"] = check_lookups;
+  if (distribution != Distribution::kNone) json["distribution"] = distribution == Distribution::kSharded ? "MP" : "DP";
+  if (owner != OwnerRule::kMod) json["owner"] = "hash";
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);  // a name need not be UTF-8
 }
 
 std::string EmbeddingTableConfig::FirstDifference(const EmbeddingTableConfig& other) const {
   const OrderedJson mine = OrderedJson::parse(ToJson()), theirs = OrderedJson::parse(other.ToJson());
-  for (const auto& [field, value] : mine.items()) {
-    if (value != theirs[field]) return field + ": " + value.dump() + " against " + theirs[field].dump();
+  // Some fields are left out where they have their usual value.
+  const auto find = [](const OrderedJson& json, const std::string& field) {
+    const auto found = json.find(field);
+    return found == json.end() ? OrderedJson() : *found;
+  };
+  for (const auto* json : {&mine, &theirs}) {
+    for (const auto& [field, unused] : json->items()) {
+      const OrderedJson a = find(mine, field), b = find(theirs, field);
+      if (a != b) return field + ": " + a.dump() + " against " + b.dump();
+    }
   }
   return "";
 }

@@ -49,6 +49,17 @@ TEST(TableConfigTest, EveryFieldIsRead) {
   EXPECT_TRUE(config.check_lookups);
 }
 
+TEST(TableConfigTest, WhereRowsLiveIsPartOfTheConfig) {
+  const EmbeddingTableConfig alone = Parsed(R"({"name": "u", "dim": 2, "vocabulary": 7})");
+  EXPECT_EQ(alone.distribution, Distribution::kNone);
+  const EmbeddingTableConfig sharded = Parsed(R"({"name": "u", "dim": 2, "vocabulary": 7, "distribution": "MP", "owner": "hash"})");
+  EXPECT_EQ(sharded.distribution, Distribution::kSharded);
+  EXPECT_EQ(sharded.owner, OwnerRule::kHash);
+  EXPECT_EQ(Parsed(sharded.ToJson()).ToJson(), sharded.ToJson());
+  EXPECT_EQ(alone.FirstDifference(sharded), "distribution: null against \"MP\"");
+  EXPECT_EQ(sharded.FirstDifference(alone), "distribution: \"MP\" against null");
+}
+
 TEST(TableConfigTest, TheSeedOfATableComesFromNameAndSeeds) {
   const auto seed = [](const std::string& text) {
     return Parsed(R"({"name": "user", "dim": 2, "vocabulary": 7, "seed": )" + text + "}").table.seed;
@@ -96,7 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"min_used_times", "2147483648"}, Wrong{"max_cold_secs", "-1"}, Wrong{"max_cold_secs", "0.5"},
                       Wrong{"max_bytes", "-8"}, Wrong{"capacity_policy", "\"lru\""}, Wrong{"evict_by", "\"lru\""},
                       Wrong{"evict_half_life", "5"}, Wrong{"capacity_policy", "1"}, Wrong{"non_finite", "\"ignore\""},
-                      Wrong{"check_lookups", "1"}, Wrong{"initializer", "\"zeros\""}, Wrong{"colour", "1"}));
+                      Wrong{"check_lookups", "1"}, Wrong{"distribution", "\"mp\""}, Wrong{"owner", "\"rank\""}, Wrong{"initializer", "\"zeros\""}, Wrong{"colour", "1"}));
 
 TEST(TableConfigTest, TheRuleOfEvictionIsReadUnderEvictOnly) {
   const std::string start = R"({"name": "user", "dim": 2, "vocabulary": 7, "capacity_policy": "evict")";

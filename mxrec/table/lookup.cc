@@ -10,7 +10,7 @@ namespace mxrec {
 namespace {
 
 struct GroupScratch {
-  std::vector<uint32_t> handles, special;
+  std::vector<uint32_t> handles, special, counts;
   std::vector<float> special_rows;
   std::vector<uint32_t> special_of;
 };
@@ -32,6 +32,18 @@ void MarkNeverTrained(const LookupOptions& options, const uint64_t* keys, size_t
   for (size_t i = 0; i < count; ++i) {
     if (NeverTrained(options, keys[i])) handles[i] = kNeverTrained;
   }
+}
+
+// How often the keys of a group count when each of their occurrences says that itself.
+const uint32_t* SumOccurrences(const LookupOptions& options, const KeyBatch& batch, const KeyGroup& group,
+                               std::vector<uint32_t>* counts) {
+  counts->assign(group.unique_count, 0);
+  for (size_t j = group.ids_begin; j < group.ids_end; ++j) {
+    uint32_t& count = (*counts)[batch.local()[j]];
+    const uint32_t more = options.occurrences[batch.positions()[j]];
+    count = more > UINT32_MAX - count ? UINT32_MAX : count + more;
+  }
+  return counts->data();
 }
 
 // Answers the keys that own no row. `special` lists their positions among the group's keys; row_of(i) says where the answer
@@ -82,6 +94,10 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
     return InvalidArgumentError("table " + impl.options.name + ": the default row has " +
                                 std::to_string(options.default_row.size()) + " values, expected " + std::to_string(dim));
   }
+  if (!options.occurrences.empty() && options.occurrences.size() != n) {
+    return InvalidArgumentError("table " + impl.options.name + ": a lookup of " + std::to_string(n) + " ids has " +
+                                std::to_string(options.occurrences.size()) + " numbers of occurrences, expected one an id");
+  }
   // Read before any shard: an erase that a later probe misses makes this number stale, never the other way round.
   if (generation != nullptr) *generation = this->generation();
   ScratchLease<KeyBatch> batch;
@@ -95,7 +111,8 @@ Status Table::Lookup(std::span<const uint64_t> ids, const LookupOptions& options
     if (count == 0) return;
     ScratchLease<GroupScratch> scratch;
     const uint64_t* keys = batch->unique_keys(group);
-    const uint32_t* counts = batch->unique_counts(group);
+    const uint32_t* counts =
+        options.occurrences.empty() ? batch->unique_counts(group) : SumOccurrences(options, *batch, group, &scratch->counts);
     const uint32_t* positions = batch->positions() + group.ids_begin;
     const uint32_t* local = batch->local() + group.ids_begin;
     const size_t occurrences = group.ids_end - group.ids_begin;

@@ -125,6 +125,9 @@ struct LookupOptions {
   // Keys (few) that are read but not to be trained, as ids that fill a batch up are. Unseen they get the default row; their
   // handle is kNeverTrained.
   std::span<const uint64_t> never_trained;
+  // How often each id counts, one number an id; empty: once each. For ids of which somebody else counted the repetitions, as the ranks
+  // of a sharded table do. Admission and `counts` go by it.
+  std::span<const uint32_t> occurrences;
 };
 
 // One lookup's share of an update.

@@ -76,6 +76,28 @@ TEST(TableTest, AdmissionGoesByTheSumAndDropsWhatTheDefaultAnswered) {
   EXPECT_EQ(RowOf(*table, 9), first9);
 }
 
+TEST(TableTest, AdmissionGoesByTheOccurrencesThatALookupIsTold) {
+  TableOptions options = SmallOptions(1);
+  options.keep_counts = true;
+  options.min_used_times = 4;
+  auto table = MakeTable(options);
+  // Two ranks asked for 8, one of them for 9: 1 + 3 occurrences of the one, 3 of the other.
+  const std::vector<uint32_t> occurrences = {1, 3, 3};
+  const Found found = LookUp(*table, {8, 9, 8}, {.default_row = {}, .never_trained = {}, .occurrences = occurrences});
+  ASSERT_EQ(found.keys.size(), 2u);
+  for (size_t u = 0; u < 2; ++u) {
+    const bool eight = found.keys[u] == 8;
+    EXPECT_EQ(found.counts[u], eight ? 4u : 3u);
+    EXPECT_EQ(found.handles[u], eight ? kUnseen : kNotAdmitted);
+  }
+  const std::vector<uint64_t> ids = {8, 9};
+  const Status status = table->Lookup(
+      ids, {.default_row = {}, .never_trained = {}, .occurrences = occurrences}, nullptr, nullptr,
+      [](size_t) -> Result<UniqueOutputs> { return UniqueOutputs{}; }, nullptr, nullptr);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a lookup of 2 ids has 3 numbers of occurrences"));
+}
+
 TEST(TableTest, UnderAByteCapTheOldestCandidatesGoFirstAndRowsStay) {
   TableOptions options = SmallOptions(4);
   options.keep_counts = true;

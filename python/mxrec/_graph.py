@@ -44,6 +44,18 @@ class LookupRecord:
     """Whether the lookup leaves some ids out of training."""
     return bool(self.op.get_attr("never_trained"))
 
+  def over_ranks(self, gradient: Any, mean: bool) -> tuple[Any, tuple[tf.Tensor, ...]] | None:
+    """The gradient that all ranks' batches make together and the lookup that it belongs to; None where there is one process.
+
+    Args:
+      gradient: of `rows`: a tensor or IndexedSlices.
+      mean: whether the gradients of the ranks are averaged, not added.
+
+    Returns:
+      The gradient and the outputs of the lookup (rows, inverse, handles, keys, counts, generation) that the update op gets.
+    """
+    return None
+
   @property
   def control_flow(self) -> Any:
     """The while or cond context that the lookup stands in, or None."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _validate
+from mxrec import _collective, _groups, _validate
 from mxrec import optimizer as optimizer_lib
 from mxrec._sparse_optimizer import sparse_optimizer
 from mxrec.row_optimizer import RowOptimizer
@@ -38,6 +38,9 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     clip_norm: when given, gradients are scaled so that their norm over all variables and all ids is at most this (float > 0 or
       scalar tensor). Gradients of the same id are summed first.
 
+  Where several ranks train, gradients of variables and of tables are averaged over them, so that the step is the one that a single
+  process makes on the batches of all.
+
   Returns:
     The train op.
 
@@ -65,7 +68,17 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
     raise ValueError("No gradients provided: the loss depends on no table and no trainable variable")
   if sparse is not None:
     _check_trains(sparse, optimizer, dense)
-  tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
+  spread = [pair[1] for pair in row_pairs if optimizer_lib.find_lookup(pair[1]).table.distribution != "none"]
+  if wrapper is not None and spread and clip_norm is None:
+    return wrapper.apply_gradients(dense + row_pairs, global_step, f"{wrapper.get_name()}_minimize")
+  if wrapper is not None and spread:
+    raise NotImplementedError(
+      f"clip_norm with {type(optimizer).__name__} around the optimizer, for tables that several ranks train: mxrec.minimize "
+      "averages over the ranks itself, so give it the optimizer alone"
+    )
+  tables = optimizer_lib.row_gradients(row_pairs, mean=True) if row_pairs else []
+  if sparse is not None:
+    dense = _averaged(dense)
   if clip_norm is not None:
     dense, tables = _clip(dense, tables, clip_norm)
   name = f"{(wrapper or sparse).get_name()}_minimize"
@@ -94,7 +107,7 @@ def apply_gradients(optimizer: Any, pairs: list[tuple[Any, Any]], global_step: A
   _check_trains(sparse, optimizer, dense)
   if dense:
     row_pairs = [pair for pair in row_pairs if pair[0] is not None]
-  tables = optimizer_lib.row_gradients(row_pairs) if row_pairs else []
+  tables = optimizer_lib.row_gradients(row_pairs, mean=True) if row_pairs else []
   return _apply(sparse, dense, tables, global_step, name or sparse.get_name())
 
 
@@ -117,13 +130,39 @@ def _apply(
 
 
 def _clip(dense: list[Any], tables: list[optimizer_lib.RowGradient], clip_norm: Any) -> tuple[list[Any], list[Any]]:
-  norm = tf.linalg.global_norm([_summed_dense(gradient) for gradient, _ in dense] + _true_norm_parts(tables))
+  spread = [part for part in tables if part.record.table.distribution == "MP"]
+  norm = tf.linalg.global_norm(
+    [_summed_dense(gradient) for gradient, _ in dense]
+    + _true_norm_parts([part for part in tables if part.record.table.distribution != "MP"])
+  )
+  if spread:  # each rank has the gradients of the rows that it owns
+    squares = tf.add_n([tf.reduce_sum(tf.square(part)) for part in _true_norm_parts(spread)])
+    norm = tf.sqrt(tf.square(norm) + _collective.allreduce(squares))
   gradients = [gradient for gradient, _ in dense] + [part.gradient for part in tables]
   clipped, _ = tf.clip_by_global_norm(gradients, tf.cast(clip_norm, tf.float32), use_norm=norm)
   return (
     [(gradient, variable) for gradient, (_, variable) in zip(clipped, dense)],
     [part.replaced(gradient) for gradient, part in zip(clipped[len(dense) :], tables)],
   )
+
+
+def _averaged(dense: list[Any]) -> list[Any]:
+  """The gradients of variables, averaged over the ranks: what one process would find on the batches of all."""
+  size = _groups.world().size
+  if size == 1 or not dense:
+    return dense
+  whole = [gradient for gradient, _ in dense if not isinstance(gradient, tf.IndexedSlices)]
+  averaged = iter(_collective.allreduce(whole, average=True))
+  results = []
+  for gradient, variable in dense:
+    if isinstance(gradient, tf.IndexedSlices):
+      rows, place = tf.unique(gradient.indices)
+      values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows)) / tf.cast(size, gradient.values.dtype)
+      (values, rows), _ = _collective.allgather([values, rows])
+      results.append((tf.IndexedSlices(values, rows, gradient.dense_shape), variable))
+    else:
+      results.append((next(averaged), variable))
+  return results
 
 
 def _summed_dense(gradient: Any) -> tf.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _validate
+from mxrec import _groups, _validate
 from mxrec import table as table_lib
 from mxrec.optimizer import RowRule
 from mxrec.row_optimizer import RowOptimizer
@@ -76,6 +76,7 @@ class SparseOptimizer(RowOptimizer):
   """What `mxrec.sparse_optimizer` returns: the rows' side of another optimizer, with options."""
 
   _called = "mxrec.sparse_optimizer"
+  _mean_over_ranks = True
 
   def __init__(
     self,
@@ -111,7 +112,9 @@ def sparse_optimizer(
 
   Its minimize, compute_gradients and apply_gradients work on looked-up rows; `mxrec.minimize` takes it too, and then trains dense
   variables with `optimizer` itself. Hyperparameters (floats, tensors or callables) are read when gradients are applied. Only rows
-  of the step move. Formulas, and the order of what the options do: docs/numerics.md.
+  of the step move. Where several ranks train a table, their gradients are averaged.
+
+  Formulas, and the order of what the options do: docs/numerics.md.
 
   Args:
     optimizer: a tf.compat.v1.train.GradientDescentOptimizer, MomentumOptimizer, AdagradOptimizer, AdadeltaOptimizer,
@@ -147,7 +150,7 @@ def sparse_optimizer(
         raise ValueError(f"learning_rate_multipliers has table '{_table_name(key)}' twice: as a table and by its name")
       multipliers[_table_name(key)] = _multiplier(key, value)
   if isinstance(optimizer, RowOptimizer):
-    if not options and not multipliers:
+    if not options and not multipliers and (optimizer._mean_over_ranks or _groups.world().size == 1):
       return optimizer
     return SparseOptimizer(optimizer, lambda base: base.row_rule(), tuple(options), multipliers)
   make_rule = _rule_maker(optimizer)

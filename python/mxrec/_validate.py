@@ -118,10 +118,8 @@ def dtype(label: str, value: Any, only: tf.DType) -> tf.DType:
 
 
 def distribution_strategy(value: Any) -> str:
-  """ "MP": rows are shared out over the ranks by id."""
-  if value == "DP" and isinstance(value, str):
-    raise ValueError('distribution_strategy "DP" (every rank holds the whole table) is not supported: use "MP"')
-  return choice("distribution_strategy", value, ("MP",))
+  """ "MP": rows are shared out over the ranks by id. "DP": every rank holds them all. "auto": one of the two, by size."""
+  return choice("distribution_strategy", value, ("MP", "DP", "auto"))
 
 
 def optional_integer(label: str, value: Any, high: int) -> int | None:

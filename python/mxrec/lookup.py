@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from mxrec import _graph, _loader, _pooling, _validate
+from mxrec import _graph, _loader, _pooling, _sharded, _validate
 from mxrec import table as table_lib
 
 for _op in (
@@ -52,6 +52,20 @@ def _static_size(ids: tf.Tensor) -> int:
   """How many ids a tensor holds if its shape says so, else -1."""
   size = ids.shape.num_elements()
   return -1 if size is None else size
+
+
+def _check_sharded_place(table: table_lib.EmbeddingTable, graph: tf.Graph) -> None:
+  """ValueError where not every rank is sure to run the lookup: the others would wait for it."""
+  place = None
+  if _graph.root(graph) is not graph:
+    place = "a function (tf.function, dataset.map, ...)"
+  elif graph._get_control_flow_context() is not None:
+    place = "tf.cond or tf.while_loop"
+  if place is not None:
+    raise ValueError(
+      f"a lookup of table '{table.name}', whose rows are spread over the ranks, cannot stand inside {place}: every rank must run "
+      'it when one does. Look the ids up outside, or make the table with distribution_strategy="DP"'
+    )
 
 
 def _check_pooling(table: str, ids: Any, weights: Any, combiner: str | None) -> str | None:
@@ -136,17 +150,23 @@ def embedding_lookup(
       flat = bags.ids
     elif _pooling.is_ragged(ids):
       flat = ids.flat_values
-    looked_up = _loader.ops.mxrec_lookup(
-      table.handle,
-      flat,
-      _default_row(table, default),
-      dim=table.dimension,
-      training=training,
-      never_trained=padding,
-      static_ids=_static_size(flat),
-      name="lookup",
-    )
-    rows, inverse = looked_up[0], looked_up[1]
+    if table.distribution == "MP":
+      _check_sharded_place(table, graph)
+      rows, inverse = _sharded.look_up(table, flat, _default_row(table, default), training, padding)
+      kind = _sharded.ShardedRecord
+    else:
+      looked_up = _loader.ops.mxrec_lookup(
+        table.handle,
+        flat,
+        _default_row(table, default),
+        dim=table.dimension,
+        training=training,
+        never_trained=padding,
+        static_ids=_static_size(flat),
+        name="lookup",
+      )
+      rows, inverse = looked_up[0], looked_up[1]
+      kind = _sharded.ReplicatedRecord if table.distribution == "DP" else _graph.LookupRecord
     values = rows if training else tf.stop_gradient(rows)
     if max_norm is not None:
       values = _loader.ops.mxrec_clip_rows(values, max_norm=max_norm, name="clipped")
@@ -155,7 +175,7 @@ def embedding_lookup(
     else:
       output = _loader.ops.mxrec_expand(values, inverse, name="rows")
       output = ids.with_flat_values(output) if _pooling.is_ragged(ids) else output
-  table_lib.registry(graph).add_lookup(_graph.LookupRecord(table, rows.op, training))
+  table_lib.registry(graph).add_lookup(kind(table, rows.op, training))
   return output
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
-from mxrec import _branches, _graph, _loader, _pooling, _validate
+from mxrec import _branches, _graph, _loader, _pooling, _sharded, _validate
 from mxrec import table as table_lib
 
 _HYPER_NAMES = {  # for messages: the arguments that hyperparameters come from; kinds that are not here have their own checks
@@ -55,9 +55,18 @@ class RowGradient:
   shared: _pooling.Shared | None = None  # what the gradient is made from, when it comes from pooling alone
 
   @classmethod
-  def make(cls, record: _graph.LookupRecord, gradient: Any) -> RowGradient:
-    """ValueError when the lookup stands where the update op cannot follow it."""
+  def make(cls, record: _graph.LookupRecord, gradient: Any, mean: bool = False) -> RowGradient:
+    """ValueError when the lookup stands where the update op cannot follow it. mean: see LookupRecord.over_ranks."""
     branches = _check_place(record)
+    if record.table.distribution != "none":
+      if branches:
+        raise ValueError(
+          f"a lookup of table '{record.table.name}', which several ranks train, cannot be trained from inside tf.cond: every rank "
+          "must take part in each update. Look the ids up outside and use the rows inside"
+        )
+      checked = cls(record, gradient, tuple(record.op.outputs))
+      checked.values()
+      return cls(record, *record.over_ranks(gradient, mean))
     shared = _pooling.shared_gradient(record, gradient)
     if not branches:
       return cls(record, gradient, tuple(record.op.outputs), shared)
@@ -138,7 +147,9 @@ class RowGradient:
 
 def find_lookup(rows: Any) -> _graph.LookupRecord | None:
   """The lookup that a tensor holds the rows of, or None."""
-  if not isinstance(rows, tf.Tensor) or rows.op.type != _graph.LOOKUP_OP or rows.value_index != 0:
+  if not isinstance(rows, tf.Tensor) or rows.op.type not in (_graph.LOOKUP_OP, _sharded.ROWS_OP):
+    return None
+  if rows.value_index != 0:
     return None
   return table_lib.registry(rows.graph).find(rows)
 
@@ -165,8 +176,8 @@ def _check_place(record: _graph.LookupRecord) -> list[Any]:
   return branches
 
 
-def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
-  """Checks (gradient, rows) pairs and drops those without a gradient.
+def row_gradients(pairs: Iterable[tuple[Any, Any]], mean: bool = False) -> list[RowGradient]:
+  """Checks (gradient, rows) pairs and drops those without a gradient. mean: of tables that several ranks train, see LookupRecord.
 
   Raises:
     NotImplementedError: a "variable" that is not looked-up rows.
@@ -199,7 +210,7 @@ def row_gradients(pairs: Iterable[tuple[Any, Any]]) -> list[RowGradient]:
       raise ValueError(f"a lookup of table '{record.table.name}' was made with training=False and cannot be trained")
     if any(other.record is record for other in found):
       raise ValueError(f"the rows of one lookup of table '{record.table.name}' are given twice: add their gradients")
-    found.append(RowGradient.make(record, gradient))
+    found.append(RowGradient.make(record, gradient, mean))
   if not found:
     names = sorted({find_lookup(rows).table.name for _, rows in pairs})
     raise ValueError(f"No gradients provided for any lookup of the tables {names}: the loss does not depend on them")

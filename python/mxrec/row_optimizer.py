@@ -27,6 +27,9 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
   # What scripts call it, for messages; None: the name of the class.
   _called: str | None = None
 
+  # Whether the gradients of several ranks are averaged; else they are added, as the original does.
+  _mean_over_ranks = False
+
   # The TensorFlow optimizer that trains dense variables in mxrec.minimize; None: there is none.
   dense_optimizer: Any = None
 
@@ -141,7 +144,7 @@ class RowOptimizer(tf.compat.v1.train.Optimizer):
     """
     _validate.global_step(global_step)
     _validate.scope_name("name", name)
-    gradients = optimizer.row_gradients(grads_and_vars)
+    gradients = optimizer.row_gradients(grads_and_vars, self._mean_over_ranks)
     name = name or self.get_name()
     return optimizer.finish(optimizer.apply_rows(gradients, self.row_rule(), name), global_step, name)
 

@@ -81,8 +81,18 @@ def takes_part(table: Any) -> bool:
   return any(isinstance(item, TableSaveable) and item.name == table.handle.op.name for item in items)
 
 
+def refuse(table_name: str) -> None:
+  """ValueError for a table that several ranks train: a Saver runs in one process and knows the rows there."""
+  raise ValueError(
+    f"table '{table_name}' is trained by several ranks, and a tf.train.Saver has the rows of its own rank only: leave "
+    "save_with_tf_saver out, and save the table with mxrec.EmbeddingTableSaver on all ranks"
+  )
+
+
 def add_to_collection(table: Any, enabled: bool | None) -> None:
-  """Makes Savers that come later cover the table, unless switched off; warns when one was made before."""
+  """Makes Savers that come later cover the table, unless switched off or several ranks train it; warns when one was made before."""
+  if table.distribution != "none":
+    return
   if not (_default_enabled if enabled is None else enabled):
     return
   graph = table.graph

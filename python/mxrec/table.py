@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mxrec import _graph, _loader, _session, _validate, initializers, saveable
-from mxrec import config as config_lib
+from mxrec import _graph, _groups, _loader, _session, _sharded, _validate, initializers, saveable
 from mxrec._table_ops import TableOps
 
 _ARGUMENTS = {  # field of the table's config -> the argument it came from
@@ -24,11 +23,16 @@ _ARGUMENTS = {  # field of the table's config -> the argument it came from
   "max_bytes": "max_bytes",
   "non_finite": "non_finite",
   "check_lookups": "check_lookups",
+  "distribution": "distribution_strategy",
+  "owner": "owner",
 }
 
 
 class EmbeddingTable:
   """A sparse table in a graph. Its rows live in each session, like the value of a variable.
+
+  Where several ranks train a table of distribution "MP", the methods are about the rows that this rank owns; `insert` and `erase`
+  pass over the ids of others, so that all ranks may be given the same list.
 
   Made by `get_embedding_table`. The methods run at once, in `session` (a Session or a MonitoredSession; default: the default
   session); they make no ops, so they work with finalized graphs. tf.errors.OpError subclasses report what the engine refuses.
@@ -53,6 +57,11 @@ class EmbeddingTable:
   @property
   def device_vocabulary_size(self) -> int:
     return self._config["vocabulary"]
+
+  @property
+  def distribution(self) -> str:
+    """Where the rows live: "none" (one process), "MP" (each at the rank that owns its id) or "DP" (all at every rank)."""
+    return self._config.get("distribution", "none")
 
   @property
   def config(self) -> dict[str, Any]:
@@ -148,8 +157,11 @@ def _adopt(registry: _graph.Registry) -> None:
     elif op.type == _graph.LOOKUP_OP:
       source = _graph.handle_op(op.inputs[0])
       if source is not None:
-        name = json.loads(source.get_attr("config"))["name"]
-        registry.add_lookup(_graph.LookupRecord(registry.tables[name], op, op.get_attr("training")))
+        table = registry.tables[json.loads(source.get_attr("config"))["name"]]
+        kind = _sharded.ReplicatedRecord if table.distribution == "DP" else _graph.LookupRecord
+        registry.add_lookup(kind(table, op, op.get_attr("training")))
+    elif op.type == _sharded.ROWS_OP and (record := _sharded.adopt(op, registry.tables)) is not None:
+      registry.add_lookup(record)
     elif op.type == _graph.APPLY_OP and (source := _graph.handle_op(op.inputs[0])) is not None:
       _loader.note_table_update(source.name)
 
@@ -167,6 +179,24 @@ def _check_equal(old: EmbeddingTable, config: dict[str, Any], seed: int | None) 
   old_seed = old._config["seed"]["initializer_seed"]
   if old_seed != seed:
     raise ValueError(f"table '{old.name}' exists with initializer seed {old_seed!r}, now asked for with {seed!r}")
+
+
+_REPLICATED_BYTES = 1 << 20  # "auto": up to this many bytes of expected rows every rank holds them all
+
+
+def _over_ranks(config: dict[str, Any], strategy: str, owner: str) -> dict[str, str]:
+  """What the config says of where rows live; nothing in one process."""
+  if strategy == "DP" and (config["min_used_times"] or 0) > 1:
+    raise ValueError(
+      f"table '{config['name']}': distribution_strategy \"DP\" and min_used_times = {config['min_used_times']} exclude each other, "
+      'since no rank counts the ids of the others before they are looked up: use "MP"'
+    )
+  if _groups.world().size == 1:
+    return {}
+  if strategy == "auto":
+    small = 4 * config["vocabulary"] * config["dim"] <= _REPLICATED_BYTES and (config["min_used_times"] or 0) <= 1
+    strategy = "DP" if small else "MP"
+  return {"distribution": strategy, **({"owner": owner} if strategy == "MP" and owner != "mod" else {})}
 
 
 def get_embedding_table(
@@ -188,6 +218,7 @@ def get_embedding_table(
   check_lookups: bool = False,
   allow_large_dimension: bool = False,
   save_with_tf_saver: bool | None = None,
+  owner: str = "mod",
 ) -> EmbeddingTable:
   """Makes a sparse table in the default graph, or returns the one of this name if all arguments are equal.
 
@@ -199,7 +230,9 @@ def get_embedding_table(
       name, the initializer's seed and the graph's seed (tf.set_random_seed).
     key_dtype: tf.int64; every 64-bit value is an ordinary id.
     value_dtype: tf.float32.
-    distribution_strategy: "MP".
+    distribution_strategy: where the rows live when several ranks train. "MP": each at the rank that owns its id. "DP": all at every
+      rank, for small tables; not with min_used_times above 1. "auto": DP up to 1 MiB of expected rows, else MP. One process: no
+      difference.
     min_used_times: an id gets a row when it was trained this often, 0..2^31-1; until then lookups answer the default row. None or
       0: at once (0 also keeps counts).
     max_cold_secs: rows not trained for more than this many whole seconds are erased at the next save or `evict()`, 0..2^64-1; None
@@ -215,7 +248,9 @@ def get_embedding_table(
     check_lookups: report NaN or Inf among looked-up rows (one warning per table; an error under non_finite="error").
     allow_large_dimension: see `dimension`.
     save_with_tf_saver: whether tf.train.Saver and MonitoredTrainingSession save and restore the table; None: as
-      `mxrec.save_with_tf_saver` set, at first True.
+      `mxrec.save_with_tf_saver` set, at first True. Never where several ranks train the table: EmbeddingTableSaver saves it then.
+    owner: which rank owns an id under "MP": "mod": the id modulo the number of ranks; "hash": by a hash, for ids that are multiples
+      of it.
 
   Returns:
     The table; the identical object for equal arguments in the same graph.
@@ -241,9 +276,10 @@ def get_embedding_table(
   _validate.dtype("key_dtype", key_dtype, tf.int64)
   _validate.dtype("value_dtype", value_dtype, tf.float32)
   _validate.distribution_strategy(distribution_strategy)
+  _validate.choice("owner", owner, ("mod", "hash"))
   if save_with_tf_saver is not None:
     _validate.boolean("save_with_tf_saver", save_with_tf_saver)
-  config_lib.require_one_rank()
+  config.update(_over_ranks(config, distribution_strategy, owner))
   with _graph.outermost() as graph:
     tables = registry(graph).tables
     if name in tables:
@@ -254,6 +290,8 @@ def get_embedding_table(
         )
       return tables[name]
     config["seed"] = {"initializer_seed": seed, "graph_seed": graph.seed}
+    if save_with_tf_saver and "distribution" in config:
+      saveable.refuse(name)
     table = EmbeddingTable(config, TableOps.build(name, config))
     _loader.note_table(table.handle.op.name)
     tables[name] = table

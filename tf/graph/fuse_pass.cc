@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
 #include <map>
-#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -24,6 +22,7 @@
 #include "tensorflow/core/public/session_options.h"
 #include "tf/graph/branches.h"
 #include "tf/graph/fuse_plan.h"
+#include "tf/graph/node_groups.h"
 #include "tf/graph/npu_optimizer_pass.h"
 #include "tf/graph/table_nodes.h"
 
@@ -41,106 +40,6 @@ using tensorflow::NodeBuilder;
 constexpr int64_t kFewIds = 128;
 
 bool IsLookup(const Node& node) { return node.type_string() == "MxrecLookup"; }
-
-bool Contains(const std::string& text, std::initializer_list<std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(), [&](std::string_view part) { return text.find(part) != std::string::npos; });
-}
-
-// Ops between which a run has order that its edges do not show: one waits until another one, in this run or elsewhere, has run.
-bool IsQueueLike(const Node& node) {
-  return Contains(node.type_string(), {"Queue", "Stage", "nstage", "Barrier", "Accumulator", "PyFunc", "ReaderRead", "RemoteCall",
-                                       "StatefulPartitionedCall"});
-}
-bool IsIterator(const Node& node) { return Contains(node.type_string(), {"IteratorGetNext"}); }
-bool IsClientFeed(const Node& node) {
-  bool by_client = false;
-  return node.IsRecv() && GetNodeAttr(node.attrs(), "client_terminated", &by_client).ok() && by_client;
-}
-bool IsCollective(const Node& node) { return node.op_def().is_distributed_communication() && !node.IsRecv() && !node.IsSend(); }
-
-// Whether an input is a reference variable's, which lists of inputs do not take.
-bool TakesReference(const Node& node) {
-  return std::any_of(node.in_edges().begin(), node.in_edges().end(), [](const Edge* edge) {
-    return !edge->IsControlEdge() && tensorflow::IsRefType(edge->src()->output_type(edge->src_output()));
-  });
-}
-
-// Which nodes, by id, depend on one of `from` (themselves included).
-std::vector<bool> DependOn(const Graph& graph, std::vector<const Node*> from) {
-  std::vector<bool> reached(graph.num_node_ids(), false);
-  for (const Node* node : from) reached[node->id()] = true;
-  while (!from.empty()) {
-    const Node* node = from.back();
-    from.pop_back();
-    for (const Edge* edge : node->out_edges()) {
-      if (reached[edge->dst()->id()]) continue;
-      reached[edge->dst()->id()] = true;
-      from.push_back(edge->dst());
-    }
-  }
-  return reached;
-}
-
-template <typename Predicate>
-std::vector<const Node*> NodesThat(const Graph& graph, const Predicate& predicate) {
-  std::vector<const Node*> found;
-  for (const Node* node : graph.op_nodes()) {
-    if (predicate(*node)) found.push_back(node);
-  }
-  return found;
-}
-
-// Drops the candidates that could wait for something which only happens after another candidate.
-void DropThoseThatMustRunApart(const Graph& graph, std::vector<Node*>* candidates) {
-  const std::vector<bool> after = DependOn(graph, {candidates->begin(), candidates->end()});
-  const auto drop = [&](const auto& waits, const auto& releases) {
-    if (NodesThat(graph, [&](const Node& node) { return after[node.id()] && releases(node); }).empty()) return;
-    const std::vector<bool> waiting = DependOn(graph, NodesThat(graph, waits));
-    std::erase_if(*candidates, [&](const Node* node) { return waiting[node->id()]; });
-  };
-  drop([](const Node& node) { return IsQueueLike(node) || IsIterator(node); }, IsQueueLike);
-  drop(IsCollective, IsCollective);
-}
-
-// By candidate: the client's feeds that it depends on, in graphs whose feeds may come one by one.
-std::map<const Node*, std::vector<int>> FeedsOf(const Graph& graph, const std::vector<Node*>& candidates) {
-  std::map<const Node*, std::vector<int>> feeds;
-  for (const Node* feed : NodesThat(graph, IsClientFeed)) {
-    const std::vector<bool> fed = DependOn(graph, {feed});
-    for (const Node* node : candidates) {
-      if (fed[node->id()]) feeds[node].push_back(feed->id());
-    }
-  }
-  return feeds;
-}
-
-// The graph for PlanFusion, by node id; a while loop with all that is inside is one more node.
-std::vector<PlanNode> PlanNodes(const Graph& graph, const std::vector<ControlFlowInfo>& frames) {
-  std::map<std::string, int> loops;
-  int count = graph.num_node_ids();
-  std::vector<int> place(count, 0);
-  for (const Node* node : graph.nodes()) {
-    place[node->id()] = node->id();
-    const ControlFlowInfo* info = &frames[node->id()];
-    if (info->frame_name.empty()) continue;
-    while (!frames[info->parent_frame->id()].frame_name.empty()) info = &frames[info->parent_frame->id()];
-    const auto [loop, is_new] = loops.emplace(info->frame_name, count);
-    count += is_new ? 1 : 0;
-    place[node->id()] = loop->second;
-  }
-  std::vector<PlanNode> nodes(count);
-  for (const Edge* edge : graph.edges()) {
-    const int from = place[edge->src()->id()], to = place[edge->dst()->id()];
-    if (from != to) nodes[from].successors.push_back(to);
-  }
-  return nodes;
-}
-
-NodeBuilder::NodeOut InputOf(const Node& node, int index) {
-  const Edge* edge = nullptr;
-  if (!node.input_edge(index, &edge).ok()) return {};  // the builder reports it
-  return {edge->src(), edge->src_output()};
-}
 
 template <typename T>
 void Append(const std::vector<T>& from, std::vector<T>* to) {
@@ -265,24 +164,6 @@ std::string FusedName(const std::vector<Node*>& nodes, const char* what) {
   return "mxrec_fused/" + std::to_string(nodes.size()) + "_" + what + "_" + digest;
 }
 
-// Lets an output of `fused` take the place of one of `node`'s; `place` maps outputs.
-template <typename Place>
-void MoveUsers(Graph* graph, Node* node, Node* fused, const Place& place) {
-  // A copy: removing an edge changes the set.
-  const std::vector<const Edge*> edges(node->out_edges().begin(), node->out_edges().end());
-  for (const Edge* edge : edges) {
-    Node* user = edge->dst();
-    const int output = edge->src_output(), input = edge->dst_input();
-    const bool control = edge->IsControlEdge();
-    graph->RemoveEdge(edge);
-    if (control) {
-      graph->AddControlEdge(fused, user);
-    } else {
-      graph->AddEdge(fused, place(output), user, input);
-    }
-  }
-}
-
 // Puts one node in the place of several, which it treats in parallel if `side_by_side`.
 TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes, bool side_by_side) {
   const bool lookups = IsLookup(*nodes.front());
@@ -294,18 +175,12 @@ TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes, bool side_by_sid
   NodeBuilder builder(fused_name, lookups ? "MxrecLookupMany" : "MxrecApplyMany", graph->op_registry());
   MXREC_TF_RETURN_IF_ERROR(lookups ? BuildLookups(nodes, &builder) : BuildApplies(nodes, &builder));
   std::vector<std::string> names;
-  std::set<std::pair<std::string, Node*>> before;  // by name, for an outcome that does not depend on addresses
-  for (const Node* node : nodes) {
-    names.push_back(node->name());
-    for (const Edge* edge : node->in_edges()) {
-      if (edge->IsControlEdge()) before.emplace(edge->src()->name(), edge->src());
-    }
-  }
+  for (const Node* node : nodes) names.push_back(node->name());
   builder.Attr("names", names).Attr("side_by_side", side_by_side);
   builder.Device(nodes.front()->requested_device()).AssignedDevice(nodes.front()->assigned_device_name());
   Node* fused = nullptr;
   MXREC_TF_RETURN_IF_ERROR(builder.Finalize(graph, &fused));
-  for (const auto& [name, source] : before) graph->AddControlEdge(source, fused);
+  AddControlInputs(graph, nodes, fused);
 
   constexpr int kLookupOutputs = 6;
   int expanded = kLookupOutputs * count;
@@ -369,7 +244,7 @@ TfStatus FuseTableOps(Graph* graph, const FuseOptions& options) {
   std::vector<ControlFlowInfo> frames;
   MXREC_TF_RETURN_IF_ERROR(tensorflow::BuildControlFlowInfo(graph, &frames));
   std::erase_if(candidates, [&](const Node* node) { return !frames[node->id()].frame_name.empty() || TakesReference(*node); });
-  DropThoseThatMustRunApart(*graph, &candidates);
+  DropThoseThatMustRunApart(*graph, /*collectives=*/true, &candidates);
   if (candidates.size() < 2) return TfStatus();
 
   const Branches branches(*graph);

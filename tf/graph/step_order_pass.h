@@ -1,7 +1,7 @@
 // StepOrder: within one run, lookups of a table come before its update.
 //
 // TensorFlow runs ops as soon as their inputs are there, so a lookup that is fetched beside a training step may see the
-// rows before or after the update. The pass adds a control edge from every reader of a table (MxrecLookup,
+// rows before or after the update. The pass adds a control edge from every reader of a table (MxrecLookup, MxrecLookupReceived,
 // MxrecTableFind, MxrecTableExport) to every MxrecApply of it in the pruned graph of a run; so a run reads the rows as of its
 // start.
 //

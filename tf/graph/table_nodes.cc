@@ -44,7 +44,7 @@ bool IsApply(const Node& node) { return node.type_string() == "MxrecApply"; }
 
 bool IsReader(const Node& node) {
   const std::string_view type = node.type_string();
-  return type == "MxrecLookup" || type == "MxrecTableFind" || type == "MxrecTableExport";
+  return type == "MxrecLookup" || type == "MxrecLookupReceived" || type == "MxrecTableFind" || type == "MxrecTableExport";
 }
 
 bool IsSwitchLike(const Node& node) { return node.IsSwitch() || node.type_string() == "_SwitchN"; }

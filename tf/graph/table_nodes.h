@@ -12,7 +12,7 @@ class Node;
 namespace mxrec {
 
 bool IsApply(const tensorflow::Node& node);
-// MxrecLookup, MxrecTableFind, MxrecTableExport.
+// MxrecLookup, MxrecLookupReceived, MxrecTableFind, MxrecTableExport.
 bool IsReader(const tensorflow::Node& node);
 // Switch or _SwitchN.
 bool IsSwitchLike(const tensorflow::Node& node);

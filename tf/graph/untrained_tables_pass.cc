@@ -39,7 +39,9 @@ bool IsVariableUpdate(const Node& node) {
 
 bool IsTrainingLookup(const Node& node) {
   bool training = false;
-  return node.type_string() == "MxrecLookup" && tensorflow::GetNodeAttr(node.attrs(), "training", &training).ok() && training;
+  const std::string_view type = node.type_string();
+  if (type != "MxrecLookup" && type != "MxrecLookupReceived") return false;
+  return tensorflow::GetNodeAttr(node.attrs(), "training", &training).ok() && training;
 }
 
 // Whether a function that a run may call updates some table: then it is not known which.

@@ -7,21 +7,27 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "mxrec/base/log.h"
 #include "mxrec/ckpt/checkpoint.h"
+#include "mxrec/ckpt/format/names.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/env.h"
 #include "tf/interrupt.h"
+#include "tf/kernels/gather_texts.h"
+#include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/pool_executor.h"
 #include "tf/kernels/side_file.h"
 #include "tf/kernels/table_resource.h"
@@ -124,6 +130,17 @@ std::mutex& SaveMutex() {
   return *mutex;
 }
 
+// Whether a table of these is trained by several ranks now.
+bool SeveralRanks(const HcomWorld& world, const std::vector<TableRef>& tables) {
+  return world.size > 1 && std::any_of(tables.begin(), tables.end(), [](const TableRef& table) {
+           return table->table().config().distribution != Distribution::kNone;
+         });
+}
+
+std::function<bool()> CancelledBy(const CheckpointIo& io) {
+  return [&io] { return !io.progress(0, 0); };
+}
+
 class SaveOp : public FileOp {
  public:
   using FileOp::FileOp;
@@ -138,12 +155,7 @@ class SaveOp : public FileOp {
     if (keep < 0 || keep > INT32_MAX) {
       return ToTf(InvalidArgumentError("save: expected 0 <= keep <= 2147483647, found " + std::to_string(keep)));
     }
-    const std::lock_guard<std::mutex> one_at_a_time(SaveMutex());
-    std::vector<const Table*> contents;
-    for (const TableRef& table : tables) {
-      table->table().EvictCold(io.executor);
-      contents.push_back(&table->table().table());
-    }
+    const SaveOptions options{.step = static_cast<uint64_t>(step), .keep = static_cast<int>(keep)};
     // The largest total seen is what was written.
     std::atomic<uint64_t> bytes{0};
     CheckpointIo counting = io;
@@ -152,9 +164,81 @@ class SaveOp : public FileOp {
       }
       return io.progress(done, total);
     };
-    MXREC_TF_RETURN_IF_ERROR(
-        ToTf(SaveCheckpoint(counting, directory, contents, {.step = static_cast<uint64_t>(step), .keep = static_cast<int>(keep)})));
+    MXREC_TF_RETURN_IF_ERROR(ToTf(Save(counting, directory, tables, options)));
     return SetScalar(ctx, 0, static_cast<int64_t>(bytes.load()));
+  }
+
+ private:
+  Status Save(const CheckpointIo& io, const std::string& directory, const std::vector<TableRef>& tables,
+              const SaveOptions& options) const {
+    const HcomWorld world = GetHcomWorld();
+    if (!SeveralRanks(world, tables)) {
+      const std::lock_guard<std::mutex> one_at_a_time(SaveMutex());
+      return SaveCheckpoint(io, directory, Contents(io, tables, [](const EmbeddingTable&) { return true; }), options);
+    }
+    // The first rank alone decides which of several saves comes first: were it each of them, they might wait for each other.
+    std::unique_lock<std::mutex> one_at_a_time(SaveMutex(), std::defer_lock);
+    if (world.rank == 0) one_at_a_time.lock();
+    const auto cancelled = CancelledBy(io);
+    MXREC_RETURN_IF_ERROR(AgreeOnStatus(name() + "/begin", OkStatus(), cancelled));
+    const Result<std::string> written = WritePart(io, directory, tables, options, world);
+    MXREC_ASSIGN_OR_RETURN(const std::vector<std::string> files,
+                           GatherTexts(name() + "/files", written.ok() ? *written : "", cancelled));
+    MXREC_RETURN_IF_ERROR(AgreeOnStatus(name() + "/written", written.status(), cancelled));
+    const Status published = world.rank == 0 ? Publish(io, directory, files, options) : OkStatus();
+    return AgreeOnStatus(name() + "/published", published, cancelled);
+  }
+
+  // The tables that `wanted` chooses, without their cold rows.
+  template <typename Wanted>
+  static std::vector<const Table*> Contents(const CheckpointIo& io, const std::vector<TableRef>& tables, Wanted wanted) {
+    std::vector<const Table*> contents;
+    for (const TableRef& table : tables) {
+      if (!wanted(table->table())) continue;
+      table->table().EvictCold(io.executor);
+      contents.push_back(&table->table().table());
+    }
+    return contents;
+  }
+
+  // What this rank has to write: its rows of the tables that are spread, and at the first rank the tables that all have. Returns a
+  // line
+  // "<checksum> <file>" for each file.
+  static Result<std::string> WritePart(const CheckpointIo& io, const std::string& directory, const std::vector<TableRef>& tables,
+                                       const SaveOptions& options, const HcomWorld& world) {
+    const auto spread = [](const EmbeddingTable& table) { return table.config().distribution == Distribution::kSharded; };
+    const ShardOf shard{.shard = static_cast<uint32_t>(world.rank), .shard_count = static_cast<uint32_t>(world.size)};
+    MXREC_ASSIGN_OR_RETURN(std::vector<TableFileInfo> files,
+                           WriteCheckpointFiles(io, directory, Contents(io, tables, spread), options.step, shard));
+    const std::vector<const Table*> whole = Contents(io, tables, [&](const EmbeddingTable& table) { return !spread(table); });
+    if (world.rank == 0) {
+      MXREC_ASSIGN_OR_RETURN(const std::vector<TableFileInfo> more, WriteCheckpointFiles(io, directory, whole, options.step));
+      files.insert(files.end(), more.begin(), more.end());
+    }
+    std::string lines;
+    for (const TableFileInfo& info : files) lines += std::to_string(info.crc32c) + ' ' + info.file + '\n';
+    return lines;
+  }
+
+  static Status Publish(const CheckpointIo& io, const std::string& directory, const std::vector<std::string>& by_rank,
+                        const SaveOptions& options) {
+    std::vector<TableFileInfo> files;
+    for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+      std::istringstream lines(by_rank[rank]);
+      uint32_t crc = 0;
+      for (std::string file; lines >> crc >> file;) {
+        const std::string path = JoinPath(JoinPath(directory, format::StepDirName(options.step)), file);
+        Result<TableFileInfo> info = ReadTableFileInfo(io, path);
+        if (!info.ok()) {
+          return Status(info.status().code(), std::string(info.status().message()) + "; rank " + std::to_string(rank) +
+                                                  " wrote it: all ranks must be given one folder that all of them see");
+        }
+        info->file = file;
+        info->crc32c = crc;
+        files.push_back(*std::move(info));
+      }
+    }
+    return PublishCheckpoint(io, directory, files, options);
   }
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecSave").Device(tensorflow::DEVICE_CPU), SaveOp);
@@ -191,6 +275,12 @@ void WarnOfLoad(const EmbeddingTable& table, const std::string& optimizer_before
   }
 }
 
+Result<uint64_t> FindLatest(const CheckpointIo& io, const std::string& directory) {
+  MXREC_ASSIGN_OR_RETURN(const std::optional<uint64_t> latest, LatestCheckpoint(io, directory));
+  if (!latest.has_value()) return NotFoundError(directory + ": holds no complete checkpoint");
+  return *latest;
+}
+
 class LoadOp : public FileOp {
  public:
   using FileOp::FileOp;
@@ -201,19 +291,38 @@ class LoadOp : public FileOp {
     if (directory.empty()) return ToTf(InvalidArgumentError("load: directory is empty"));
     if (step < -1)
       return ToTf(InvalidArgumentError("load: expected a step >= 0 or -1 for the latest, found " + std::to_string(step)));
+    const HcomWorld world = GetHcomWorld();
+    const bool several = SeveralRanks(world, tables);
+    const auto cancelled = CancelledBy(io);
     if (step == -1) {
-      const Result<std::optional<uint64_t>> latest = LatestCheckpoint(io, directory);
+      Result<uint64_t> latest = FindLatest(io, directory);
+      if (several) {
+        // The first rank's answer counts: another rank may see the folder a moment later.
+        MXREC_TF_RETURN_IF_ERROR(
+            ToTf(AgreeOnStatus(name() + "/latest", world.rank == 0 ? latest.status() : OkStatus(), cancelled)));
+        const Result<std::vector<std::string>> steps =
+            GatherTexts(name() + "/step", latest.ok() ? std::to_string(*latest) : "", cancelled);
+        MXREC_TF_RETURN_IF_ERROR(ToTf(steps.status()));
+        latest = static_cast<uint64_t>(std::strtoull((*steps)[0].c_str(), nullptr, 10));
+      }
       MXREC_TF_RETURN_IF_ERROR(ToTf(latest.status()));
-      if (!latest->has_value()) return ToTf(NotFoundError(directory + ": holds no complete checkpoint"));
-      step = static_cast<int64_t>(**latest);
+      step = static_cast<int64_t>(*latest);
     }
     std::vector<Table*> contents;
     std::vector<std::string> optimizers;
+    std::vector<LoadOptions> options;
     for (const TableRef& table : tables) {
       contents.push_back(&table->table().table());
       optimizers.push_back(contents.back()->slots().optimizer_kind);
+      LoadOptions& own = options.emplace_back();
+      if (!several || table->table().config().distribution != Distribution::kSharded) continue;
+      own.rank = static_cast<uint32_t>(world.rank);
+      own.rank_count = static_cast<uint32_t>(world.size);
+      own.owner_rule = table->table().config().owner;
     }
-    const Result<std::vector<LoadReport>> reports = LoadCheckpoint(io, directory, static_cast<uint64_t>(step), contents, NowMs());
+    const Result<std::vector<LoadReport>> reports =
+        LoadCheckpoint(io, directory, static_cast<uint64_t>(step), contents, NowMs(), options);
+    if (several) MXREC_TF_RETURN_IF_ERROR(ToTf(AgreeOnStatus(name() + "/loaded", reports.status(), cancelled)));
     MXREC_TF_RETURN_IF_ERROR(ToTf(reports.status()));
 
     std::string json = "{\"step\": " + std::to_string(step) + ", \"tables\": [";

@@ -1,4 +1,4 @@
-// MxrecLookup, MxrecLookupMany and MxrecExpand: the forward half of a training step.
+// MxrecLookup, MxrecLookupReceived, MxrecLookupMany and MxrecExpand: the forward half of a training step.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -12,6 +12,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf/kernels/for_tables.h"
+#include "tf/kernels/id_keys.h"
 #include "tf/kernels/pool_executor.h"
 #include "tf/kernels/table_resource.h"
 
@@ -24,24 +25,12 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// ids as keys: int64 and uint64 as they lie in memory, int32 sign-extended into *widened.
-TfStatus IdsAsKeys(OpKernelContext* ctx, const Tensor& ids, Tensor* widened, std::span<const uint64_t>* keys) {
-  if (ids.dtype() != tensorflow::DT_INT32) {
-    *keys = KeySpan(ids);
-    return TfStatus();
-  }
-  MXREC_TF_RETURN_IF_ERROR(ctx->allocate_temp(tensorflow::DT_INT64, ids.shape(), widened));
-  const std::span<const int32_t> narrow = DataSpan<int32_t>(ids);
-  std::copy(narrow.begin(), narrow.end(), MutableData<int64_t>(widened));
-  *keys = KeySpan(*widened);
-  return TfStatus();
-}
-
 // The attributes of one lookup.
 struct LookupSpec {
   int64_t dim = 0;
   LookupMode mode = LookupMode::kTrain;
   std::vector<uint64_t> never_trained;
+  int occurrences_input = -1;  // says how often each id counts; -1: once
 };
 
 // The lookup that is the t-th of n in its op: its inputs (table, ids, default row) and outputs lie n apart.
@@ -80,8 +69,9 @@ TfStatus LookUp(OpKernelContext* ctx, const LookupSpec& spec, int n, int t, Exec
                          .counts = MutableData<uint32_t>(counts)};
   };
   uint64_t generation = 0;
-  const LookupOptions options = {
-      .mode = spec.mode, .default_row = DataSpan<float>(default_row), .never_trained = spec.never_trained};
+  LookupOptions options = {
+      .mode = spec.mode, .default_row = DataSpan<float>(default_row), .never_trained = spec.never_trained, .occurrences = {}};
+  if (spec.occurrences_input >= 0) options.occurrences = DataSpan<uint32_t>(ctx->input(spec.occurrences_input));
   MXREC_TF_RETURN_IF_ERROR(
       ToTf(table.Lookup(keys, options, MutableData<int32_t>(inverse), /*expanded=*/nullptr, outputs, &generation, executor)));
   return SetScalar(ctx, 5 * n + t, static_cast<int64_t>(generation));
@@ -128,6 +118,7 @@ class LookupOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("never_trained", &never_trained));
     spec_.mode = training ? LookupMode::kTrain : LookupMode::kPredict;
     spec_.never_trained.assign(never_trained.begin(), never_trained.end());
+    if (type_string() == "MxrecLookupReceived") spec_.occurrences_input = 3;
   }
 
   void Compute(OpKernelContext* ctx) override {
@@ -139,6 +130,7 @@ class LookupOp : public OpKernel {
   LookupSpec spec_;
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecLookup").Device(tensorflow::DEVICE_CPU), LookupOp);
+REGISTER_KERNEL_BUILDER(Name("MxrecLookupReceived").Device(tensorflow::DEVICE_CPU), LookupOp);
 
 class LookupManyOp : public OpKernel {
  public:

@@ -3,11 +3,16 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/platform/env.h"
+#include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/pool_executor.h"
 #include "tf/kernels/table_resource.h"
 
@@ -20,6 +25,13 @@ using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
+
+// Of a table whose rows are spread over ranks: the rank that owns a key, where that is another one than this.
+std::optional<uint32_t> OtherOwner(const EmbeddingTable& table, uint64_t key, const HcomWorld& world) {
+  if (world.size == 1 || table.config().distribution != Distribution::kSharded) return std::nullopt;
+  const uint32_t owner = OwnerOf(key, static_cast<uint32_t>(world.size), table.config().owner);
+  return owner == static_cast<uint32_t>(world.rank) ? std::nullopt : std::optional(owner);
+}
 
 // A kernel on one table.
 class TableOp : public OpKernel {
@@ -90,6 +102,15 @@ class FindOp : public TableOp {
     MXREC_TF_RETURN_IF_ERROR(ToTf(CheckDim(table, dim_, "this find")));
     const Tensor& keys = ctx->input(1);
     MXREC_TF_RETURN_IF_ERROR(ToTf(CheckShape(table, "keys of a find", keys, {-1})));
+    const HcomWorld world = GetHcomWorld();
+    for (const uint64_t key : KeySpan(keys)) {
+      const std::optional<uint32_t> owner = OtherOwner(table, key, world);
+      if (!owner.has_value()) continue;
+      return ToTf(FailedPreconditionError("table \"" + table.name() + "\": rank " + std::to_string(*owner) + " owns id " +
+                                          std::to_string(static_cast<int64_t>(key)) + ", this is rank " +
+                                          std::to_string(world.rank) +
+                                          ": read it there, or look it up with embedding_lookup on all ranks"));
+    }
     Tensor *values = nullptr, *found = nullptr;
     MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({keys.dim_size(0), dim_}), &values));
     MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(1, keys.shape(), &found));
@@ -151,8 +172,22 @@ class InsertOp : public SlowTableOp {
     MXREC_TF_RETURN_IF_ERROR(ToTf(CheckShape(table, "values of an insert", values, {first_rows ? 0 : keys.dim_size(0), dim})));
     uint64_t inserted = 0;
     PoolExecutor executor(ctx);
-    MXREC_TF_RETURN_IF_ERROR(
-        ToTf(table.Insert(KeySpan(keys), first_rows ? nullptr : DataSpan<float>(values).data(), &executor, &inserted)));
+    const HcomWorld world = GetHcomWorld();
+    std::vector<uint64_t> own_keys;
+    std::vector<float> own_values;
+    std::span<const uint64_t> to_insert = KeySpan(keys);
+    const float* rows = first_rows ? nullptr : DataSpan<float>(values).data();
+    if (std::any_of(to_insert.begin(), to_insert.end(), [&](uint64_t key) { return OtherOwner(table, key, world).has_value(); })) {
+      // Each rank inserts what it owns, so that all may be given the same list.
+      for (size_t i = 0; i < to_insert.size(); ++i) {
+        if (OtherOwner(table, to_insert[i], world).has_value()) continue;
+        own_keys.push_back(to_insert[i]);
+        if (rows != nullptr) own_values.insert(own_values.end(), rows + i * dim, rows + (i + 1) * dim);
+      }
+      to_insert = own_keys;
+      if (rows != nullptr) rows = own_values.data();
+    }
+    MXREC_TF_RETURN_IF_ERROR(ToTf(table.Insert(to_insert, rows, &executor, &inserted)));
     return SetScalar(ctx, 0, static_cast<int64_t>(inserted));
   }
 };

@@ -8,6 +8,7 @@
 
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
+#include "tf/kernels/hcom_groups.h"
 
 namespace mxrec {
 namespace {
@@ -27,6 +28,13 @@ class TableHandleOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ToTf(config.status()));
     config_ = *std::move(config);
     config_text_ = config_.ToJson();
+    const HcomWorld world = GetHcomWorld();
+    OP_REQUIRES(ctx, world.size == 1 || config_.distribution != Distribution::kNone,
+                ToTf(FailedPreconditionError("table \"" + config_.table.name +
+                                             "\" is of a graph that was made by one process, but this is "
+                                             "rank " +
+                                             std::to_string(world.rank) + " of " + std::to_string(world.size) +
+                                             ": each would train a table of its own. Make the graph in this job")));
     OP_REQUIRES_OK(ctx, container_.Init(ctx->resource_manager(), def(), /*use_node_name_as_default=*/true));
     handle_ = Tensor(tensorflow::DT_RESOURCE, TensorShape({}));
     handle_.scalar<tensorflow::ResourceHandle>()() =
