@@ -35,15 +35,12 @@ class Gradients {
     return SumSeveral(begin, count, sum);
   }
 
-  // Fetches the first gradients of the keys [begin, end): a prefetch suffices, they lie on few pages.
-  void Fetch(size_t begin, size_t end) const {
+  // Loads the first gradients of the keys [begin, end): see touch.h.
+  void Touch(size_t begin, size_t end) const {
     if (parts_.size() != 1) return;
     constexpr uint32_t kMost = 256;  // of one key there may be very many
     const uint32_t last = offsets_[end] - offsets_[begin] < kMost ? offsets_[end] : offsets_[begin] + kMost;
-    for (uint32_t o = offsets_[begin]; o < last; ++o) {
-      const char* row = reinterpret_cast<const char*>(Row(parts_[0], rows_[o]));
-      for (size_t at = 0; at < dim_ * sizeof(float); at += kCacheLine) __builtin_prefetch(row + at, 0, 3);
-    }
+    for (uint32_t o = offsets_[begin]; o < last; ++o) TouchRange(Row(parts_[0], rows_[o]), dim_ * sizeof(float));
   }
 
  private:

@@ -587,8 +587,8 @@ class Updating {
     for (uint32_t m = begin; m < end; ++m) {
       if ((handles[m] & kCandidateBit) == 0) rows[count++] = impl_.rows.At(handles[m]);
     }
-    gradients_.Fetch(begin, end);  // goes on while the rows come
     for (size_t i = 0; i < count; ++i) TouchRange(rows[i], row_bytes);
+    gradients_.Touch(begin, end);
   }
 
   void UpdateRange(uint32_t begin, uint32_t end) {
