@@ -6,7 +6,7 @@ import os
 import pytest
 import tensorflow.compat.v1 as tf
 from npu_bridge.estimator import npu_ops
-from npu_bridge.estimator.npu import npu_callbacks, npu_hook, util
+from npu_bridge.estimator.npu import _gradients, npu_callbacks, npu_hook, util
 from npu_bridge.npu_init import NpuEmptyHook
 
 from mxrec import _groups
@@ -53,7 +53,7 @@ def test_with_several_ranks_the_broadcast_hook_says_so(monkeypatch):
 
 def test_the_broadcast_hook_gives_trainable_variables_only(monkeypatch):
   """As with several ranks, but with the world's group of one."""
-  monkeypatch.setattr(util, "get_ranksize", lambda: "2")
+  monkeypatch.setattr(_gradients, "rank_size", lambda: 2)
   trainable = tf.get_variable("v", [2], initializer=tf.ones_initializer())
   tf.get_variable("moving", [], trainable=False)
   _, train = counter()
@@ -202,7 +202,7 @@ def test_the_callback_broadcasts_before_the_first_batch(monkeypatch):
   callback = npu_callbacks.NPUBroadcastGlobalVariablesCallback(0)
   callback.on_batch_begin(0)
   assert not tf.get_default_graph().get_operations(), "one rank: nothing"
-  monkeypatch.setattr(util, "get_ranksize", lambda: "2")
+  monkeypatch.setattr(_gradients, "rank_size", lambda: 2)
   value = tf.get_variable("v", [], initializer=tf.ones_initializer())
   callback = npu_callbacks.NPUBroadcastGlobalVariablesCallback(0)
   with tf.Session() as session:

@@ -1,8 +1,8 @@
 // The collective operations, under the type names of the original (HcomAllReduce, ...), and the start and end of the collective
 // runtime. Kernels: tf/kernels/hcom_kernels.cc. Python: python/npu_bridge/hccl/hccl_ops.py.
 //
-// All are stateful: TensorFlow neither merges two that look alike nor folds them away. Every rank of a group must run
-// ops of the same names; the order is its own affair. Fusion (0 none, 1 by the gradient split strategy, 2 with the ops of the same
+// All are stateful: TensorFlow neither merges two that look alike nor folds them away. Every rank of a group must run ops
+// of the same names; the order is its own affair. Fusion (0 none, 1 by the gradient split strategy, 2 with the ops of the same
 // fusion_id) is a hint about speed and changes no result.
 #include <cstdint>
 #include <limits>
@@ -182,11 +182,15 @@ TfStatus AllToAllVCShape(InferenceContext* c) {
   return TfStatus();
 }
 
-REGISTER_OP("NPUInit").SetIsStateful().SetShapeFn(tensorflow::shape_inference::NoOutputs).Doc(R"doc(
+REGISTER_OP("NPUInit").SetIsStateful().SetIsDistributedCommunication().SetShapeFn(tensorflow::shape_inference::NoOutputs).Doc(R"doc(
 Starts the collective runtime. Again: nothing. Collectives start it by themselves.
 )doc");
 
-REGISTER_OP("NPUShutdown").SetIsStateful().SetShapeFn(tensorflow::shape_inference::NoOutputs).Doc(R"doc(
+REGISTER_OP("NPUShutdown")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
 Ends the collective runtime. Again, or before a start: nothing.
 )doc");
 

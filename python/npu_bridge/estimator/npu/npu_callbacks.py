@@ -6,8 +6,7 @@ from typing import Any
 
 from tensorflow.python.keras import callbacks as _callbacks
 
-from mxrec import _groups
-from npu_bridge.estimator.npu import npu_hook, util
+from npu_bridge.estimator.npu import _gradients, npu_hook, util
 
 
 class NPUBroadcastGlobalVariablesCallback(_callbacks.Callback):
@@ -26,11 +25,11 @@ class NPUBroadcastGlobalVariablesCallback(_callbacks.Callback):
     super().__init__()
     self._root_rank = root_rank
     util.get_ranksize()  # a contradiction in the environment is an error now
-    self._waiting = _groups.world().size > 1
+    self._waiting = True
 
   def on_batch_begin(self, batch: int, logs: Any = None) -> None:
-    if self._waiting:
-      self._waiting = False
+    waiting, self._waiting = self._waiting, False
+    if waiting and _gradients.rank_size() > 1:
       _keras_session().run(npu_hook.broadcast_global_variables(self._root_rank))
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 from tensorflow.python.platform import tf_logging
 
-from mxrec import _groups
 from npu_bridge.estimator import npu_ops
-from npu_bridge.estimator.npu import util
+from npu_bridge.estimator.npu import _gradients, util
 
 _LOG_CHANNEL = "_npu_log"
 
@@ -51,10 +50,11 @@ class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):
     self._root_rank = 0 if root_rank is None else root_rank
     self._index = index
     util.get_ranksize()  # a contradiction in the environment is an error now
-    self._several = _groups.world().size > 1
+    self._several = False
     self._broadcast: tf.Operation | None = None
 
   def begin(self) -> None:
+    self._several = _gradients.rank_size() > 1
     if self._several and (self._broadcast is None or self._broadcast.graph is not tf.get_default_graph()):
       self._broadcast = broadcast_global_variables(self._root_rank, self._index)
 
