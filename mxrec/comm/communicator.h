@@ -1,12 +1,12 @@
-// Communicator: named collective operations that the ranks of a world agree on. What TensorFlow kernels, sharded tables and C++ users
-// call.
+// Communicator: named collective operations that the ranks of a world agree on. What TensorFlow kernels, sharded tables and C++
+// users call.
 //
-// A rank submits requests in any order, from any thread, and never waits in Submit. Rank 0 coordinates: an operation starts once all
-// ranks of its group have asked for its name with agreeing arguments (type, shape, operation, root, scale), and all ranks start
-// operations in one agreed order. Names that repeat with equal arguments travel as one bit each. Small reductions of one type and group
-// are fused into one buffer, packed in the agreed order. Requests that disagree fail on every rank of the group with a message
-// that names the ranks, the values and the origins.
-// One progress thread a communicator runs the operations; callbacks run on it and must not block.
+// A rank submits requests in any order, from any thread, and never waits in Submit. Rank 0 coordinates: an operation starts once
+// all ranks of its group have asked for its name with agreeing arguments (type, shape, operation, root, scale), and all ranks start
+// operations in one agreed order. Names that repeat with equal arguments travel as one bit each. Small reductions of one type and
+// group are fused into one buffer, packed in the agreed order. Requests that disagree fail on every rank of the group with a
+// message that names the ranks, the values and the origins. One progress thread a communicator runs the operations; callbacks run
+// on it and must not block.
 //
 // Failure: the death of a rank, a passed deadline or a protocol error fails all pending requests of all groups, here and on the
 // survivors, with one message saying which rank, which name and why; every later Submit fails with it, until a new
@@ -59,7 +59,7 @@ struct CommOptions {
   // Fixed algorithm whatever the transport: the same bits on shared memory, Gloo and MPI.
   bool deterministic = false;
   Algorithm algorithm = Algorithm::kAuto;
-  // A Chrome trace of negotiation and execution is written there at shutdown; empty: none.
+  // A Chrome trace of negotiation and execution is written there (controller/timeline.h); empty: none.
   std::string timeline_path;
 };
 
@@ -118,8 +118,8 @@ struct CommRequest {
 struct CommStats {
   uint64_t operations = 0;
   uint64_t fused_buffers = 0;
-  uint64_t agreements = 0;         // messages from rank 0
-  uint64_t full_requests = 0;      // requests that travelled with all their fields, not as a bit
+  uint64_t agreements = 0;     // messages from rank 0
+  uint64_t full_requests = 0;  // requests that travelled with all their fields, not as a bit
   uint64_t control_bytes_sent = 0;
   uint64_t data_bytes_sent = 0;
   uint64_t data_parts_sent = 0;
@@ -128,7 +128,8 @@ struct CommStats {
 class Communicator {
  public:
   // Meets the other ranks. With size 1 nothing is opened. InvalidArgument: options; Unavailable: names the ranks that did not come
-  // in connect_timeout, the address and what to check; PermissionDenied: another secret; FailedPrecondition: another version or job.
+  // in connect_timeout, the address and what to check; PermissionDenied: another secret; FailedPrecondition: another version or
+  // job.
   static Result<std::unique_ptr<Communicator>> Create(const CommOptions& options);
   virtual ~Communicator() = default;
 

@@ -1,6 +1,8 @@
 // Ranks as threads: what a Communicator promises while nobody dies. What happens when somebody does: tests/comm_failure_test.cc.
 #include "mxrec/comm/communicator.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mxrec/comm/controller/comm_test_util.h"
+#include "mxrec/io/env.h"
 
 namespace mxrec {
 namespace {
@@ -68,6 +71,38 @@ TEST(CommunicatorTest, OneRankNeedsNoSocketsAndDoesEverything) {
   EXPECT_EQ(comm->stats().control_bytes_sent, 0);
   EXPECT_TRUE(comm->Shutdown().ok());
   EXPECT_TRUE(comm->Shutdown().ok());
+}
+
+TEST(CommunicatorTest, TheTimelineTellsWhenEachOperationWasAskedForAndDone) {
+  const std::string path = ::testing::TempDir() + "/timeline-" + std::to_string(::getpid()) + ".json";
+  {
+    CommOptions options;
+    options.timeline_path = path;
+    const auto comm = Communicator::Create(options).value();
+    const std::vector<float> in = {1, 2, 3};
+    std::vector<float> out;
+    for (int step = 0; step < 2; ++step) {
+      ASSERT_TRUE(comm->Run(FloatRequest(Collective::kAllReduce, "grad \"w\"", in, &out)).ok());
+    }
+  }
+  const Result<std::string> text = ReadWholeFile(Env::Default(), path, 1 << 20);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto count = [&](const std::string& piece) {
+    size_t found = 0;
+    for (size_t at = text->find(piece); at != std::string::npos; at = text->find(piece, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(text->substr(0, 2), "[\n");
+  EXPECT_EQ(text->substr(text->size() - 3), "\n]\n");
+  EXPECT_EQ(count("\"name\": \"NEGOTIATE\", \"ph\": \"X\""), 2u);
+  EXPECT_EQ(count("\"args\": {\"bytes\": 12, \"tensors\": 1}"), 2u);
+  EXPECT_EQ(count("\"args\": {\"name\": \"grad \\\"w\\\"\"}"), 1u);
+  static_cast<void>(Env::Default()->RemoveFile(path));
+
+  CommOptions nowhere;
+  nowhere.timeline_path = "/nowhere/timeline.json";
+  const Status status = Communicator::Create(nowhere).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("timeline /nowhere/timeline.json cannot be written"));
 }
 
 TEST(CommunicatorTest, EveryCollectiveGivesWhatItsNameSays) {

@@ -32,6 +32,7 @@
 #include "mxrec/comm/control/store_service.h"
 #include "mxrec/comm/controller/coordinator.h"
 #include "mxrec/comm/controller/executor.h"
+#include "mxrec/comm/controller/timeline.h"
 #include "mxrec/comm/controller/wire.h"
 
 namespace mxrec::internal {
@@ -125,7 +126,8 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
     RequestFields agreed;  // what the number stands for, when id is not 0
     State state = State::kIdle;
     bool asked_by_number = false;
-    CommRequest request;  // unless kIdle
+    Clock::time_point asked;  // by the caller
+    CommRequest request;      // unless kIdle
   };
 
   struct Task {
@@ -172,6 +174,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   void FlushCoordinator();
   Status TakeAgreement(const Agreement& agreement);
   void Execute(Task& task);
+  void Note(const Task& task, Clock::time_point begin);
   void End(Name& name, Status status, Agreed agreed, std::vector<Ended>* ended);
   static void CallBack(std::vector<Ended>& ended);
   void EndAll(const std::function<Status(const CommRequest&)>& status);
@@ -189,6 +192,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   std::unique_ptr<CallService> calls_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Timeline> timeline_;  // null: none is wanted. Used by the progress thread
 
   std::mutex pump_mutex_;
   std::unique_ptr<Coordinator> coordinator_;  // rank 0; guarded by pump_mutex_
@@ -230,6 +234,9 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
 
 Status CommunicatorImpl::Start(const TransportMaker& make_transport) {
   MXREC_RETURN_IF_ERROR(CheckOptions(options_));
+  if (!options_.timeline_path.empty()) {
+    MXREC_ASSIGN_OR_RETURN(timeline_, Timeline::Create(options_.timeline_path, options_.rank));
+  }
   std::vector<std::string> who;
   if (options_.size > 1) {
     MXREC_ASSIGN_OR_RETURN(Meeting meeting, Meet(options_));
@@ -441,6 +448,7 @@ Status CommunicatorImpl::Enqueue(CommRequest& request) {
   ++group.live;
   if (request.kind == Collective::kJoin) group.joined = true;
   at->state = State::kQueued;
+  if (timeline_ != nullptr) at->asked = Clock::now();
   at->request = std::move(request);
   queue_.push_back(at.get());
   return OkStatus();
@@ -901,8 +909,23 @@ void CommunicatorImpl::CallBack(std::vector<Ended>& ended) {
   ended.clear();
 }
 
+// Writes what was done into the timeline.
+void CommunicatorImpl::Note(const Task& task, Clock::time_point begin) {
+  const Clock::time_point end = Clock::now();
+  for (size_t i = 0; i < task.names.size(); ++i) {
+    if (task.names[i] == nullptr) continue;
+    const CommRequest& request = task.names[i]->request;
+    uint64_t bytes = DTypeSize(request.dtype);
+    for (const int64_t size : request.shape) bytes *= static_cast<uint64_t>(size);
+    const Status& status = task.error.ok() ? task.job.tensors[i].status : task.error;
+    timeline_->Add(request.name, CollectiveName(request.kind), bytes, task.names.size(), status.message(), task.names[i]->asked,
+                   begin, end);
+  }
+}
+
 void CommunicatorImpl::Execute(Task& task) {
   Status status = task.error;
+  const Clock::time_point begin = timeline_ != nullptr ? Clock::now() : Clock::time_point();
   if (status.ok()) {
     status = executor_->Run(task.job, Clock::now() + options_.stall_abort);
     if (!status.ok()) {
@@ -919,6 +942,7 @@ void CommunicatorImpl::Execute(Task& task) {
       return;  // its requests end with the world
     }
   }
+  if (timeline_ != nullptr) Note(task, begin);
   std::vector<Ended> ended;
   ended.reserve(task.names.size());
   {
