@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _collective, _groups, _validate
+from mxrec import _collective, _groups, _slices, _validate
 from mxrec import optimizer as optimizer_lib
 from mxrec._sparse_optimizer import sparse_optimizer
 from mxrec.row_optimizer import RowOptimizer
@@ -148,18 +148,14 @@ def _clip(dense: list[Any], tables: list[optimizer_lib.RowGradient], clip_norm: 
 
 def _averaged(dense: list[Any]) -> list[Any]:
   """The gradients of variables, averaged over the ranks: what one process would find on the batches of all."""
-  size = _groups.world().size
-  if size == 1 or not dense:
+  if _groups.world().size == 1 or not dense:
     return dense
   whole = [gradient for gradient, _ in dense if not isinstance(gradient, tf.IndexedSlices)]
   averaged = iter(_collective.allreduce(whole, average=True))
   results = []
   for gradient, variable in dense:
     if isinstance(gradient, tf.IndexedSlices):
-      rows, place = tf.unique(gradient.indices)
-      values = tf.math.unsorted_segment_sum(gradient.values, place, tf.size(rows)) / tf.cast(size, gradient.values.dtype)
-      (values, rows), _ = _collective.allgather([values, rows])
-      results.append((tf.IndexedSlices(values, rows, gradient.dense_shape), variable))
+      results.append((_slices.allreduce(gradient, average=True), variable))
     else:
       results.append((next(averaged), variable))
   return results

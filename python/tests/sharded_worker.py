@@ -148,6 +148,20 @@ def joined_replicated(rank, size, folder):
   return joined(rank, size, folder, strategy="DP")
 
 
+def joined_sparse_variable(rank, size, folder):
+  """A tf.Variable of which a step uses a few rows, beside a table."""
+  ids, labels = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.float32, [None])
+  table = mxrec.get_embedding_table("t0", DIM, 1000, tf.random_normal_initializer(0.0, 0.5, seed=1))
+  variable = tf.get_variable("v", [7, DIM], initializer=tf.constant_initializer(0.2))
+  rows = mxrec.embedding_lookup(table, ids) * tf.gather(variable, tf.math.floormod(ids, 7))
+  loss = tf.reduce_mean(tf.square(tf.reduce_sum(rows, 1) - labels))
+  step = mxrec.minimize(loss, tf.train.AdagradOptimizer(0.2))
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    losses = train(session, ([ids], labels, loss, step, [table], variable), rank, size)
+    return {"losses": losses, "rows": contents([table], session), "weights": session.run(variable).ravel().tolist()}
+
+
 def joined_clipped(rank, size, folder):
   original = mxrec.minimize
   mxrec.minimize = lambda loss, optimizer: original(loss, optimizer, clip_norm=0.01)

@@ -10,7 +10,7 @@ import pytest
 
 WORKER = pathlib.Path(__file__).with_name("sharded_worker.py")
 SIZES = (1, 2, 3, 4)
-JOINED = ("joined", "joined_adam", "joined_hash", "joined_replicated", "joined_clipped")
+JOINED = ("joined", "joined_adam", "joined_hash", "joined_replicated", "joined_clipped", "joined_sparse_variable")
 JOBS = [f"{job}:{size}" for job in JOINED for size in ((1, 2, 3, 4) if job == "joined" else (1, 2))]
 JOBS += ["joined_admission:1", "joined_admission:2", "fact_11_ids_go_to_their_owners:1", "fact_11_ids_go_to_their_owners:2"]
 JOBS += [
@@ -58,7 +58,10 @@ def assert_same_rows(found, expected, tolerance=1e-5):
     np.testing.assert_allclose(found[key], row, rtol=tolerance, atol=tolerance, err_msg=f"row of id {key}")
 
 
-@pytest.mark.parametrize(("job", "size"), [("joined", 2), ("joined", 3), ("joined", 4), ("joined_adam", 2), ("joined_hash", 2)])
+@pytest.mark.parametrize(
+  ("job", "size"),
+  [("joined", 2), ("joined", 3), ("joined", 4), ("joined_adam", 2), ("joined_hash", 2), ("joined_sparse_variable", 2)],
+)
 def test_d6_d18_ranks_train_as_one_process_on_the_joined_batch(report, job, size):
   [alone] = results(report, job, 1)
   ranks = results(report, job, size)

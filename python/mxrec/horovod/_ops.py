@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from mxrec import _collective
+from mxrec import _collective, _slices
 from mxrec.horovod import _basics
 from mxrec.horovod._compression import Compression
 from mxrec.horovod._process_sets import ProcessSet, global_process_set, process_set_by_id
@@ -195,35 +195,17 @@ def _allreduce_all(
   return list(results)
 
 
-def deduplicated(slices: tf.IndexedSlices) -> tf.IndexedSlices:
-  """The same slices with each row once: equal ones are summed in the order they stand in."""
-  indices, place = tf.unique(slices.indices)
-  return tf.IndexedSlices(
-    tf.math.unsorted_segment_sum(slices.values, place, tf.size(indices)), indices, dense_shape=slices.dense_shape
-  )
-
-
 def _allreduce_slices(
   slices: tf.IndexedSlices, op: int, prescale: float, postscale: float, name: str | None, process_set: ProcessSet
 ) -> tf.IndexedSlices:
   if op not in (Average, Sum):
     raise NotImplementedError("tf.IndexedSlices take op=hvd.Average and hvd.Sum; sparse_as_dense=True takes every op")
-  slices = deduplicated(slices)
-  values = slices.values
-  factor = prescale * postscale
+  values, factor = slices.values, prescale * postscale
   if factor != 1:
     values = values * tf.cast(factor, values.dtype)
   name = agreed_name("HorovodAllgather", slices.values, name)
-  group, size = _group_of(process_set), process_set.size() or 1
-  (values, indices), _ = _run(lambda: _collective.allgather([values, slices.indices], group=group, name=name))
-  if op == Average:
-    if values.dtype.is_integer:
-      values = values // tf.cast(size, values.dtype)
-    elif values.dtype.size < 4:  # the size itself may not be a number of a small type
-      values = tf.cast(tf.cast(values, tf.float32) / size, values.dtype)
-    else:
-      values = values / tf.cast(size, values.dtype)
-  return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+  scaled = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
+  return _run(lambda: _slices.allreduce(scaled, op == Average, _group_of(process_set), name))
 
 
 @_as_it_is
