@@ -2,8 +2,8 @@
 // group calls the same function with agreeing arguments (the Communicator sees to that).
 //
 // Determinism: the order in which ranks are added depends on the group's size, the algorithm and the number of elements alone,
-// never on arrival, and all ranks get the same bits. float16 and bfloat16 are added in float32 and rounded once per rank's partial
-// that travels (compression) or once at the end. Threads: as Transport (one at a time).
+// never on arrival, and all ranks get the same bits (a NaN is some NaN). float16 and bfloat16 are added in float32 and rounded once
+// per rank's partial that travels (compression) or once at the end. Threads: as Transport (one at a time).
 #ifndef MXREC_COMM_COLLECTIVES_H_
 #define MXREC_COMM_COLLECTIVES_H_
 

@@ -77,6 +77,8 @@ TEST(MpiTransportTest, AlgorithmsGiveTheBitsThatTheyGiveOnEveryTransport) {
     for (DType dtype : {DType::kFloat32, DType::kFloat16}) {
       const auto reduce = [&](Transport& with) {
         std::string data = Noise(count * DTypeSize(dtype), with.rank());
+        // Finite numbers: which bits a NaN of two NaNs has is the compiler's affair.
+        for (size_t at = DTypeSize(dtype) - 1; at < data.size(); at += DTypeSize(dtype)) data[at] &= char(0xBF);
         EXPECT_TRUE(
             AllReduce(with, {ranks, with.rank()}, data.data(), count, dtype, ReduceOp::kSum, algorithm, In(milliseconds(30'000)))
                 .ok());
