@@ -96,10 +96,15 @@ def test_fact_06_initializer_of_a_wrong_type():
       make(initializer=wrong)
 
 
-@pytest.mark.parametrize("value", ["UNKNOWN", "DP", "mp", None, 1])
+@pytest.mark.parametrize("value", ["UNKNOWN", "mp", None, 1])
 def test_fact_07_distribution_strategy_is_refused_at_creation(value):
   with pytest.raises(ValueError, match="distribution_strategy"):
     make(distribution_strategy=value)
+
+
+@pytest.mark.parametrize("value", ["MP", "DP", "auto"])
+def test_fact_07_one_process_holds_all_rows_under_every_strategy(value):
+  assert make(distribution_strategy=value).distribution == "none"
 
 
 def test_fact_08_equal_arguments_give_the_identical_object():
