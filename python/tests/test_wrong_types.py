@@ -138,6 +138,7 @@ CASES: dict[str, dict[str, tuple[tuple, str]]] = {  # public name -> argument ->
     "check_lookups": (FLAGS, "bool"),
     "allow_large_dimension": (FLAGS, "bool"),
     "save_with_tf_saver": ((1, "yes", Thing()), "bool"),
+    "owner": ((1, None, "rank", Thing()), "owner"),
   },
   "embedding_lookup": {
     "table": ((3, None, "t", Thing(), ["t"]), "get_embedding_table"),
