@@ -76,4 +76,4 @@ def test_g_25_a_script_that_forgets_to_close_still_exits(report):
 
 
 def test_importing_costs_little_beyond_tensorflow(report):
-  assert report[1]["import_seconds"] <= 0.3
+  assert report[1]["import_share"] <= 0.1  # of TensorFlow's own, in the same process
