@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -48,20 +47,18 @@ std::string TextAttr(const Node& node, const char* name) {
 }
 
 // As in fuse_pass.cc: other nodes, another name; the same ones in a later graph, the same.
-std::string JoinedName(const std::vector<Node*>& nodes) {
+std::string NameFor(const std::vector<Node*>& nodes) {
   Hasher64 hasher;
   for (const Node* node : nodes) {
     hasher.Update(node->name());
     hasher.Update("\n");
   }
-  char digest[17];
-  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(hasher.digest()));
-  return "mxrec_joined/" + std::to_string(nodes.size()) + "_" + nodes.front()->type_string() + "_" + digest;
+  return JoinedName("mxrec_joined", nodes.size(), nodes.front()->type_string(), hasher.digest());
 }
 
 TfStatus Join(Graph* graph, const std::vector<Node*>& nodes) {
   const Kind& kind = *KindOf(*nodes.front());
-  const std::string name = JoinedName(nodes);
+  const std::string name = NameFor(nodes);
   for (const Node* node : graph->op_nodes()) {
     if (node->name() == name) return TfStatus();  // the user's own
   }

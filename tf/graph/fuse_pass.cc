@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <string>
@@ -159,9 +158,7 @@ std::string FusedName(const std::vector<Node*>& nodes, const char* what) {
     hasher.Update(node->name());
     hasher.Update(IsLookup(*node) && !ExpandsOf(*node).empty() ? "\nexpanded\n" : "\n");
   }
-  char digest[17];
-  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(hasher.digest()));
-  return "mxrec_fused/" + std::to_string(nodes.size()) + "_" + what + "_" + digest;
+  return JoinedName("mxrec_fused", nodes.size(), what, hasher.digest());
 }
 
 // Puts one node in the place of several, which it treats in parallel if `side_by_side`.

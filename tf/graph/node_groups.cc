@@ -1,6 +1,7 @@
 #include "tf/graph/node_groups.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <initializer_list>
 #include <set>
 #include <string>
@@ -116,6 +117,12 @@ NodeBuilder::NodeOut InputOf(const Node& node, int index) {
   const Edge* edge = nullptr;
   if (!node.input_edge(index, &edge).ok()) return {};  // the builder reports it
   return {edge->src(), edge->src_output()};
+}
+
+std::string JoinedName(const std::string& prefix, size_t count, const std::string& what, uint64_t digest) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(digest));
+  return prefix + "/" + std::to_string(count) + "_" + what + "_" + text;
 }
 
 void AddControlInputs(Graph* graph, const std::vector<Node*>& nodes, Node* joined) {

@@ -2,7 +2,10 @@
 #ifndef MXREC_TF_GRAPH_NODE_GROUPS_H_
 #define MXREC_TF_GRAPH_NODE_GROUPS_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "tensorflow/core/graph/control_flow.h"
@@ -28,6 +31,9 @@ std::vector<PlanNode> PlanNodes(const tensorflow::Graph& graph, const std::vecto
 
 // The source of an input, for a builder; empty when there is none, which the builder reports.
 tensorflow::NodeBuilder::NodeOut InputOf(const tensorflow::Node& node, int index);
+
+// Name of the node that takes the place of `count` others: "<prefix>/<count>_<what>_<digest of what tells it from others>".
+std::string JoinedName(const std::string& prefix, size_t count, const std::string& what, uint64_t digest);
 
 // What the nodes wait for by control edges, the new node waits for too.
 void AddControlInputs(tensorflow::Graph* graph, const std::vector<tensorflow::Node*>& nodes, tensorflow::Node* joined);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "mxrec/base/json_text.h"
 #include "mxrec/base/log.h"
 #include "mxrec/ckpt/checkpoint.h"
 #include "mxrec/ckpt/format/names.h"
@@ -242,23 +242,6 @@ class SaveOp : public FileOp {
   }
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecSave").Device(tensorflow::DEVICE_CPU), SaveOp);
-
-std::string JsonText(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", c);
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 // Says so when a load brought less than the run that saved it had.
 void WarnOfLoad(const EmbeddingTable& table, const std::string& optimizer_before, const LoadReport& report,

@@ -2,11 +2,11 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
 
+#include "mxrec/comm/control/status_wire.h"
 #include "tf/comm_runtime.h"
 #include "tf/kernels/hcom_groups.h"
 
@@ -71,21 +71,15 @@ Result<std::vector<std::string>> GatherTexts(const std::string& name, const std:
   return texts;
 }
 
-std::string StatusText(const Status& status) {
-  return std::to_string(static_cast<int>(status.code())) + " " + std::string(status.message());
-}
-
-Status StatusFromText(const std::string& text) {
-  const size_t blank = text.find(' ');
-  if (blank == std::string::npos || blank == 0 || blank > 2) return InternalError("a rank's answer is not a status: " + text);
-  const int code = std::atoi(text.c_str());
-  return code == 0 ? OkStatus() : Status(static_cast<StatusCode>(code), text.substr(blank + 1));
-}
-
 Status AgreeOnStatus(const std::string& name, const Status& mine, const std::function<bool()>& cancelled) {
-  MXREC_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(name, StatusText(mine), cancelled));
+  std::string text;
+  WireWriter out(&text);
+  WriteStatus(mine, out);
+  MXREC_ASSIGN_OR_RETURN(const std::vector<std::string> texts, GatherTexts(name, text, cancelled));
   for (size_t rank = 0; rank < texts.size(); ++rank) {
-    const Status status = StatusFromText(texts[rank]);
+    WireReader in(texts[rank]);
+    const Status status = ReadStatus(in);
+    if (!in.done()) return InternalError(name + ": what rank " + std::to_string(rank) + " sent is not a status");
     if (status.ok()) continue;
     if (texts.size() == 1) return status;
     return Status(status.code(), "rank " + std::to_string(rank) + ": " + std::string(status.message()));

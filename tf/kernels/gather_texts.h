@@ -18,10 +18,6 @@ Result<std::vector<std::string>> GatherTexts(const std::string& name, const std:
 // The same for outcomes: OK when all ranks give OK, else, at every rank, the first failure with its rank's number in front.
 Status AgreeOnStatus(const std::string& name, const Status& mine, const std::function<bool()>& cancelled);
 
-// A status as text and back.
-std::string StatusText(const Status& status);
-Status StatusFromText(const std::string& text);
-
 }  // namespace mxrec
 
 #endif  // MXREC_TF_KERNELS_GATHER_TEXTS_H_

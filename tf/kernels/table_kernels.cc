@@ -26,11 +26,18 @@ using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
 using tensorflow::TensorShape;
 
-// Of a table whose rows are spread over ranks: the rank that owns a key, where that is another one than this.
-std::optional<uint32_t> OtherOwner(const EmbeddingTable& table, uint64_t key, const HcomWorld& world) {
+// The rank that owns a key of a table whose rows are spread over the ranks.
+uint32_t OwnerIn(const HcomWorld& world, const EmbeddingTable& table, uint64_t key) {
+  return OwnerOf(key, static_cast<uint32_t>(world.size), table.config().owner);
+}
+
+// Of a table whose rows are spread over ranks: the place of the first key that another rank owns.
+std::optional<size_t> FirstOfOthers(const HcomWorld& world, const EmbeddingTable& table, std::span<const uint64_t> keys) {
   if (world.size == 1 || table.config().distribution != Distribution::kSharded) return std::nullopt;
-  const uint32_t owner = OwnerOf(key, static_cast<uint32_t>(world.size), table.config().owner);
-  return owner == static_cast<uint32_t>(world.rank) ? std::nullopt : std::optional(owner);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (OwnerIn(world, table, keys[i]) != static_cast<uint32_t>(world.rank)) return i;
+  }
+  return std::nullopt;
 }
 
 // A kernel on one table.
@@ -103,11 +110,10 @@ class FindOp : public TableOp {
     const Tensor& keys = ctx->input(1);
     MXREC_TF_RETURN_IF_ERROR(ToTf(CheckShape(table, "keys of a find", keys, {-1})));
     const HcomWorld world = GetHcomWorld();
-    for (const uint64_t key : KeySpan(keys)) {
-      const std::optional<uint32_t> owner = OtherOwner(table, key, world);
-      if (!owner.has_value()) continue;
-      return ToTf(FailedPreconditionError("table \"" + table.name() + "\": rank " + std::to_string(*owner) + " owns id " +
-                                          std::to_string(static_cast<int64_t>(key)) + ", this is rank " +
+    if (const std::optional<size_t> other = FirstOfOthers(world, table, KeySpan(keys)); other.has_value()) {
+      const uint64_t key = KeySpan(keys)[*other];
+      return ToTf(FailedPreconditionError("table \"" + table.name() + "\": rank " + std::to_string(OwnerIn(world, table, key)) +
+                                          " owns id " + std::to_string(static_cast<int64_t>(key)) + ", this is rank " +
                                           std::to_string(world.rank) +
                                           ": read it there, or look it up with embedding_lookup on all ranks"));
     }
@@ -177,10 +183,10 @@ class InsertOp : public SlowTableOp {
     std::vector<float> own_values;
     std::span<const uint64_t> to_insert = KeySpan(keys);
     const float* rows = first_rows ? nullptr : DataSpan<float>(values).data();
-    if (std::any_of(to_insert.begin(), to_insert.end(), [&](uint64_t key) { return OtherOwner(table, key, world).has_value(); })) {
+    if (FirstOfOthers(world, table, to_insert).has_value()) {
       // Each rank inserts what it owns, so that all may be given the same list.
       for (size_t i = 0; i < to_insert.size(); ++i) {
-        if (OtherOwner(table, to_insert[i], world).has_value()) continue;
+        if (OwnerIn(world, table, to_insert[i]) != static_cast<uint32_t>(world.rank)) continue;
         own_keys.push_back(to_insert[i]);
         if (rows != nullptr) own_values.insert(own_values.end(), rows + i * dim, rows + (i + 1) * dim);
       }

@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "mxrec/base/json_text.h"
+
 namespace mxrec::internal {
 namespace {
 
@@ -11,23 +13,6 @@ using std::chrono::duration;
 using std::chrono::microseconds;
 
 constexpr std::chrono::milliseconds kFlush{500};
-
-std::string Quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof(code), "\\u%04x", c);
-      out += code;
-    } else {
-      out += c;
-    }
-  }
-  return out + '"';
-}
 
 double Microseconds(Timeline::Time::duration time) { return duration<double, std::micro>(time).count(); }
 
@@ -53,7 +38,7 @@ int Timeline::LaneOf(std::string_view name) {
   const auto [lane, is_new] = lanes_.try_emplace(std::string(name), static_cast<int>(lanes_.size()));
   if (is_new) {
     std::fprintf(file_, "%s{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": %s}}",
-                 first_ ? "" : ",\n", rank_, lane->second, Quoted(name).c_str());
+                 first_ ? "" : ",\n", rank_, lane->second, JsonText(name).c_str());
     first_ = false;
   }
   return lane->second;
@@ -61,7 +46,7 @@ int Timeline::LaneOf(std::string_view name) {
 
 void Timeline::Span(std::string_view what, int lane, Time begin, Time end, const std::string& arguments) {
   std::fprintf(file_, "%s{\"name\": %s, \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.1f, \"dur\": %.1f, \"args\": {%s}}",
-               first_ ? "" : ",\n", Quoted(what).c_str(), rank_, lane, Microseconds(begin - start_), Microseconds(end - begin),
+               first_ ? "" : ",\n", JsonText(what).c_str(), rank_, lane, Microseconds(begin - start_), Microseconds(end - begin),
                arguments.c_str());
   first_ = false;
 }
@@ -72,7 +57,7 @@ void Timeline::Add(std::string_view name, std::string_view kind, uint64_t bytes,
   asked = std::clamp(asked, start_, begin);
   Span("NEGOTIATE", lane, asked, begin, "");
   std::string arguments = "\"bytes\": " + std::to_string(bytes) + ", \"tensors\": " + std::to_string(tensors);
-  if (!failure.empty()) arguments += ", \"failure\": " + Quoted(failure);
+  if (!failure.empty()) arguments += ", \"failure\": " + JsonText(failure);
   Span(kind, lane, begin, end, arguments);
   if (end < next_flush_) return;
   std::fflush(file_);

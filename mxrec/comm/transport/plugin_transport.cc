@@ -6,10 +6,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "mxrec/comm/transport/life.h"
 #include "mxrec/comm/transport/plugin.h"
 #include "mxrec/io/env.h"
 
@@ -54,7 +54,7 @@ class PluginTransport final : public Transport {
       : plugin_(plugin), name_(std::move(name)), rank_(options.rank), size_(options.size) {}
 
   ~PluginTransport() override {
-    if (transport_ != nullptr) plugin_->close(transport_, dead_.ok() && !aborted_.load() ? 1 : 0);
+    if (transport_ != nullptr) plugin_->close(transport_, life_.ended() ? 0 : 1);
   }
 
   Status Open(const PluginTransportOptions& options, Store& store, Deadline deadline) {
@@ -72,7 +72,7 @@ class PluginTransport final : public Transport {
   std::string_view name() const override { return name_; }
 
   Status Exchange(std::span<const SendPart> sends, std::span<const ReceivePart> receives, Deadline deadline) override {
-    MXREC_RETURN_IF_ERROR(Alive());
+    MXREC_RETURN_IF_ERROR(life_.Alive());
     MXREC_RETURN_IF_ERROR(CheckPeers(sends, receives));
     sends_.clear();
     receives_.clear();
@@ -92,8 +92,8 @@ class PluginTransport final : public Transport {
       if (part.bytes == 0) continue;
       if (part.peer == rank_) {
         if (own == own_.size() || own_[own]->bytes != part.bytes) {
-          return Die(DataLossError("rank " + std::to_string(rank_) + " expects " + std::to_string(part.bytes) +
-                                   " bytes of itself that it does not send"));
+          return life_.Die(DataLossError("rank " + std::to_string(rank_) + " expects " + std::to_string(part.bytes) +
+                                         " bytes of itself that it does not send"));
         }
         if (part.sink != nullptr) {
           part.sink->Take(0, own_[own]->data, part.bytes);
@@ -111,18 +111,12 @@ class PluginTransport final : public Transport {
     MxrecPluginError error{};
     plugin_->exchange(transport_, sends_.data(), sends_.size(), receives_.data(), receives_.size(), Nanoseconds(deadline), &error);
     if (error.code == 0) return OkStatus();
-    if (aborted_.load(std::memory_order_acquire)) return Alive();
-    return Die(StatusOf(error));
+    if (life_.aborted()) return life_.Alive();
+    return life_.Die(StatusOf(error));
   }
 
   void Abort(std::string why) override {
-    {
-      std::lock_guard lock(abort_mutex_);
-      if (aborted_.load(std::memory_order_relaxed)) return;
-      abort_reason_ = std::move(why);
-      aborted_.store(true, std::memory_order_release);
-    }
-    plugin_->abort(transport_);
+    if (life_.Abort(std::move(why))) plugin_->abort(transport_);
   }
 
   uint64_t bytes_sent() const override { return bytes_sent_.load(std::memory_order_relaxed); }
@@ -139,30 +133,14 @@ class PluginTransport final : public Transport {
     return OkStatus();
   }
 
-  Status Alive() {
-    if (!dead_.ok()) return dead_;
-    if (!aborted_.load(std::memory_order_acquire)) return OkStatus();
-    std::lock_guard lock(abort_mutex_);
-    dead_ = AbortedError(abort_reason_);
-    return dead_;
-  }
-  Status Die(Status status) {
-    if (dead_.ok()) dead_ = std::move(status);
-    return dead_;
-  }
-
   const MxrecTransportPlugin* const plugin_;
   const std::string name_;
   const int rank_;
   const int size_;
   void* transport_ = nullptr;
-  Status dead_;
+  TransportLife life_;
   std::atomic<uint64_t> bytes_sent_{0};
-  std::atomic<uint64_t> parts_sent_{0};
-  std::atomic<bool> aborted_{false};
-  std::mutex abort_mutex_;
-  std::string abort_reason_;
-  // Of the Exchange that runs; kept for their memory.
+  std::atomic<uint64_t> parts_sent_{0};  // Of the Exchange that runs; kept for their memory.
   std::vector<MxrecPluginSend> sends_;
   std::vector<MxrecPluginReceive> receives_;
   std::vector<const SendPart*> own_;

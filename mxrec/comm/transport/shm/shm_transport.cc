@@ -31,12 +31,12 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "mxrec/base/thread_pool.h"
+#include "mxrec/comm/transport/life.h"
 #include "mxrec/comm/transport/shm/meeting.h"
 
 namespace mxrec {
@@ -129,7 +129,7 @@ class ShmTransport final : public Transport {
   uint64_t parts_sent() const override { return parts_sent_.load(std::memory_order_relaxed); }
 
   Status Exchange(std::span<const SendPart> sends, std::span<const ReceivePart> receives, Deadline deadline) override {
-    MXREC_RETURN_IF_ERROR(Alive());
+    MXREC_RETURN_IF_ERROR(life_.Alive());
     MXREC_RETURN_IF_ERROR(CheckPeers(sends, receives));
     std::fill(sending_.begin(), sending_.end(), Progress());
     std::fill(receiving_.begin(), receiving_.end(), Progress());
@@ -168,7 +168,7 @@ class ShmTransport final : public Transport {
   }
 
   Status SharedAllReduce(void* data, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline) override {
-    MXREC_RETURN_IF_ERROR(Alive());
+    MXREC_RETURN_IF_ERROR(life_.Alive());
     if (granule == 0 || kLine % granule != 0 || bytes % granule != 0) {
       return InvalidArgumentError("shared allreduce: " + std::to_string(bytes) + " bytes in elements of " +
                                   std::to_string(granule));
@@ -202,13 +202,7 @@ class ShmTransport final : public Transport {
   }
 
   void Abort(std::string why) override {
-    {
-      std::lock_guard lock(abort_mutex_);
-      if (aborted_.load(std::memory_order_relaxed)) return;
-      abort_reason_ = std::move(why);
-      aborted_.store(true, std::memory_order_release);
-    }
-    Ring(rank_);
+    if (life_.Abort(std::move(why))) Ring(rank_);
   }
 
  private:
@@ -252,8 +246,8 @@ class ShmTransport final : public Transport {
   }
 
   Status SizeMismatch(int peer, size_t expected, size_t found) {
-    return Die(DataLossError("rank " + std::to_string(rank_) + " expected " + std::to_string(expected) + " bytes of rank " +
-                             std::to_string(peer) + ", which sends " + std::to_string(found)));
+    return life_.Die(DataLossError("rank " + std::to_string(rank_) + " expected " + std::to_string(expected) + " bytes of rank " +
+                                   std::to_string(peer) + ", which sends " + std::to_string(found)));
   }
 
   Status CopyToSelf(std::span<const SendPart> sends, std::span<const ReceivePart> receives) {
@@ -267,7 +261,7 @@ class ShmTransport final : public Transport {
       }
     }
     if (from == to) return OkStatus();
-    return Die(
+    return life_.Die(
         InvalidArgumentError("rank " + std::to_string(rank_) + " sends itself parts that it does not receive, or the reverse"));
   }
 
@@ -394,8 +388,8 @@ class ShmTransport final : public Transport {
       // A rank that is ahead can have gone on to the next payload only after this one was reduced by all.
       const uint64_t other = State(r).payload.load(std::memory_order_relaxed);
       if (other != bytes) {
-        return Die(DataLossError("rank " + std::to_string(rank_) + " reduces " + std::to_string(bytes) + " bytes, rank " +
-                                 std::to_string(r) + " " + std::to_string(other)));
+        return life_.Die(DataLossError("rank " + std::to_string(rank_) + " reduces " + std::to_string(bytes) + " bytes, rank " +
+                                       std::to_string(r) + " " + std::to_string(other)));
       }
     }
     return OkStatus();
@@ -427,7 +421,7 @@ class ShmTransport final : public Transport {
     int idle = 0;
     for (;;) {
       bool progress = false;
-      if (Status status = work(&progress); !status.ok()) return Die(std::move(status));
+      if (Status status = work(&progress); !status.ok()) return life_.Die(std::move(status));
       if (done()) return OkStatus();
       if (progress) {
         idle = 0;
@@ -452,7 +446,7 @@ class ShmTransport final : public Transport {
     bool progress = false;
     Status status = work(&progress);
     bool timed_out = false;
-    if (status.ok() && !progress && !done() && !aborted_.load(std::memory_order_acquire)) {
+    if (status.ok() && !progress && !done() && !life_.aborted()) {
       const auto left = std::min<steady_clock::duration>(deadline - steady_clock::now(), kLongestSleep);
       if (left > steady_clock::duration::zero()) {
         const auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(left).count();
@@ -463,22 +457,22 @@ class ShmTransport final : public Transport {
       }
     }
     me.asleep.store(0, std::memory_order_relaxed);
-    if (!status.ok()) return Die(std::move(status));
-    if (aborted_.load(std::memory_order_acquire)) return Alive();
+    if (!status.ok()) return life_.Die(std::move(status));
+    if (life_.aborted()) return life_.Alive();
     if (!timed_out) return OkStatus();
     // A rank that died may have left what is waited for: look again after its death is certain.
     const std::vector<int> ranks = waited_for();
     for (int rank : ranks) {
       if (rank == rank_ || !shm::IsGone(meeting_.peers[rank])) continue;
       progress = false;
-      if (status = work(&progress); !status.ok()) return Die(std::move(status));
+      if (status = work(&progress); !status.ok()) return life_.Die(std::move(status));
       if (progress || done()) return OkStatus();
-      return Die(UnavailableError("rank " + std::to_string(rank) + " is gone: its process has ended"));
+      return life_.Die(UnavailableError("rank " + std::to_string(rank) + " is gone: its process has ended"));
     }
     if (steady_clock::now() < deadline) return OkStatus();
     std::string names;
     for (int rank : ranks) names += (names.empty() ? "" : ", ") + std::to_string(rank);
-    return Die(CancelledError("rank " + std::to_string(rank_) + " waited in vain for rank " + names));
+    return life_.Die(CancelledError("rank " + std::to_string(rank_) + " waited in vain for rank " + names));
   }
 
   void Ring(size_t rank) {
@@ -503,31 +497,15 @@ class ShmTransport final : public Transport {
     }
   }
 
-  Status Alive() {
-    if (!dead_.ok()) return dead_;
-    if (!aborted_.load(std::memory_order_acquire)) return OkStatus();
-    std::lock_guard lock(abort_mutex_);
-    dead_ = AbortedError(abort_reason_);
-    return dead_;
-  }
-  Status Die(Status status) {
-    if (dead_.ok()) dead_ = std::move(status);
-    return dead_;
-  }
-
   const int rank_;
   const Layout layout_;
   const shm::Meeting meeting_;
   char* const memory_;
   const int looks_;
   uint64_t chunks_ = 0;
-  Status dead_;
+  TransportLife life_;
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> parts_sent_{0};
-
-  std::atomic<bool> aborted_{false};
-  std::mutex abort_mutex_;
-  std::string abort_reason_;
 
   // Of the Exchange that runs; kept for their memory.
   std::vector<Progress> sending_, receiving_;
