@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <random>
@@ -69,18 +70,23 @@ void KillRepeatedly(bool same_step) {
   uint64_t last = 0;
   const auto start = std::chrono::steady_clock::now();
   int kills = 0;
+  // A kill comes within this time. A save takes a few milliseconds, or hundreds under a sanitizer on a busy machine: the time
+  // follows.
+  uint64_t window_us = 60000;
   while (kills < 20 && std::chrono::steady_clock::now() - start < std::chrono::seconds(20)) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) SaveForEver(dir.path(), last + 1, same_step);
-    std::this_thread::sleep_for(std::chrono::microseconds(2000 + random() % 60000));
+    std::this_thread::sleep_for(std::chrono::microseconds(2000 + random() % window_us));
     ASSERT_EQ(kill(child, SIGKILL), 0);
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "a save failed";
     ++kills;
-    last = CheckLatest(dir.path(), last, same_step);
+    const uint64_t found = CheckLatest(dir.path(), last, same_step);
     if (::testing::Test::HasFailure()) return;
+    window_us = found == last ? std::min<uint64_t>(2 * window_us, 2000000) : std::max<uint64_t>(window_us / 2, 60000);
+    last = found;
   }
   EXPECT_GT(last, 0u) << "no save got through";
   std::printf("%d kills, %llu saves\n", kills, static_cast<unsigned long long>(last));

@@ -45,7 +45,8 @@ Status& Status::operator=(const Status& other) {
   return *this;
 }
 
-std::string_view Status::message() const { return rep_ ? std::string_view(rep_->message) : std::string_view(); }
+// Never a null pointer, even when empty: callers hand data() to memcpy and to C.
+std::string_view Status::message() const { return rep_ ? std::string_view(rep_->message) : std::string_view(""); }
 
 std::string Status::ToString() const {
   if (ok()) return "OK";

@@ -14,6 +14,7 @@ TEST(StatusTest, DefaultIsOkAndOnePointerWide) {
   EXPECT_TRUE(status.ok());
   EXPECT_EQ(status.code(), StatusCode::kOk);
   EXPECT_EQ(status.message(), "");
+  EXPECT_NE(status.message().data(), nullptr);
   EXPECT_EQ(status.ToString(), "OK");
   EXPECT_EQ(sizeof(Status), sizeof(void*));
 }
