@@ -14,7 +14,6 @@ from npu_bridge.estimator.npu import (
   npu_optimizer,
   npu_strategy,
 )
-from npu_bridge.hccl import hccl_ops
 
 from mxrec import _slices
 
@@ -245,35 +244,3 @@ def test_g_30_shards_are_disjoint_and_complete():
   first, second = ranks.run(2, data).results()
   assert first == [2, [0, 2, 4, 6], [0, 2, 4, 6]]
   assert second == [2, [1, 3, 5, 7], [1, 3, 5, 7]]
-
-
-def word2vec(steps, size):
-  """Sparse and dense gradients; with size 1, the joined batch."""
-  me = api.get_rank_id()
-  rng = np.random.RandomState(5)
-  table = tf.get_variable("table", initializer=rng.rand(20, 4).astype(np.float32))
-  weight = tf.get_variable("weight", initializer=rng.rand(4, 3).astype(np.float32))
-  ids, labels = tf.placeholder(tf.int64, [None]), tf.placeholder(tf.int64, [None])
-  logits = tf.matmul(tf.nn.embedding_lookup(table, ids), weight)
-  loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))
-  opt = npu_optimizer.npu_distributed_optimizer_wrapper(tf.train.AdagradOptimizer(0.1))
-  train = opt.minimize(loss)
-  all_of_them = hccl_ops.allreduce(loss, "sum") / float(api.get_rank_size())
-  losses = []
-  with tf.Session() as session:
-    session.run(tf.global_variables_initializer())
-    for _ in range(steps):
-      batch = rng.randint(0, 20, [8 * size]), rng.randint(0, 3, [8 * size])
-      part = slice(None) if api.get_rank_size() == 1 else slice(8 * me, 8 * me + 8)
-      losses.append(session.run([all_of_them, train], {ids: batch[0][part], labels: batch[1][part]})[0])
-    return [losses, session.run(table), session.run(weight)]
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_g_27_training_equals_one_process_on_the_joined_batch(size):
-  (alone,) = ranks.run(1, word2vec, 10, size).results()
-  together = ranks.run(size, word2vec, 10, size).results()
-  for other in together:
-    assert other[1:] == together[0][1:], "the same bits on every rank"
-    for found, expected in zip(other, alone):
-      np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
