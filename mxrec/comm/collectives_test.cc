@@ -157,7 +157,7 @@ TEST(AllReduceTest, AllRanksAndAllRunsGetTheSameBits) {
 }
 
 // The ring as the guide describes it: 2 (N - 1) steps, each of which sends a chunk of one Nth.
-TEST(AllReduceTest, TheRingSendsTwiceNMinusOneChunksOfOneNth) {
+TEST(AllReduceTest, G26TheRingSendsTwiceNMinusOneChunksOfOneNth) {
   for (int size = 2; size <= 8; ++size) {
     for (DType dtype : {DType::kFloat32, DType::kFloat16}) {
       const size_t count = 840 * 10;  // every size divides it
