@@ -184,6 +184,8 @@ Result<EmbeddingTableConfig> EmbeddingTableConfig::FromJson(std::string_view tex
   const std::string owner = reader.Text("owner").value_or("mod");
   if (owner != "mod" && owner != "hash") reader.Fail("owner", "\"mod\" or \"hash\"", owner);
   config.owner = owner == "hash" ? OwnerRule::kHash : OwnerRule::kMod;
+  // What lookups do; nothing of the table's.
+  if (const Json* hot = reader.Find("hot_keys"); hot != nullptr && !hot->is_array()) reader.Fail("hot_keys", "an array", *hot);
   reader.RefuseOthers();
   MXREC_RETURN_IF_ERROR(reader.status());
   return config;

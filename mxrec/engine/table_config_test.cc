@@ -58,6 +58,10 @@ TEST(TableConfigTest, WhereRowsLiveIsPartOfTheConfig) {
   EXPECT_EQ(Parsed(sharded.ToJson()).ToJson(), sharded.ToJson());
   EXPECT_EQ(alone.FirstDifference(sharded), "distribution: null against \"MP\"");
   EXPECT_EQ(sharded.FirstDifference(alone), "distribution: \"MP\" against null");
+  // Hot keys are a matter of lookups: tables with and without them are the same.
+  const char* const hot = R"({"name": "u", "dim": 2, "vocabulary": 7, "distribution": "MP", "owner": "hash", "hot_keys": [1, -5]})";
+  EXPECT_EQ(Parsed(hot).ToJson(), sharded.ToJson());
+  EXPECT_FALSE(EmbeddingTableConfig::FromJson(R"({"name": "u", "dim": 2, "vocabulary": 7, "hot_keys": 3})").ok());
 }
 
 TEST(TableConfigTest, TheSeedOfATableComesFromNameAndSeeds) {
@@ -107,7 +111,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{"min_used_times", "2147483648"}, Wrong{"max_cold_secs", "-1"}, Wrong{"max_cold_secs", "0.5"},
                       Wrong{"max_bytes", "-8"}, Wrong{"capacity_policy", "\"lru\""}, Wrong{"evict_by", "\"lru\""},
                       Wrong{"evict_half_life", "5"}, Wrong{"capacity_policy", "1"}, Wrong{"non_finite", "\"ignore\""},
-                      Wrong{"check_lookups", "1"}, Wrong{"distribution", "\"mp\""}, Wrong{"owner", "\"rank\""}, Wrong{"initializer", "\"zeros\""}, Wrong{"colour", "1"}));
+                      Wrong{"check_lookups", "1"}, Wrong{"distribution", "\"mp\""}, Wrong{"owner", "\"rank\""},
+                      Wrong{"initializer", "\"zeros\""}, Wrong{"colour", "1"}));
 
 TEST(TableConfigTest, TheRuleOfEvictionIsReadUnderEvictOnly) {
   const std::string start = R"({"name": "user", "dim": 2, "vocabulary": 7, "capacity_policy": "evict")";

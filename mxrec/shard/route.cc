@@ -26,10 +26,17 @@ struct SumScratch {
 
 constexpr size_t kAhead = 16;
 
+const HotKey* FindHot(const HotRoute* hot, uint64_t key) {
+  if (hot == nullptr) return nullptr;
+  const auto found = std::lower_bound(hot->keys.begin(), hot->keys.end(), key,
+                                      [](const HotKey& entry, uint64_t wanted) { return entry.key < wanted; });
+  return found != hot->keys.end() && found->key == key ? &*found : nullptr;
+}
+
 }  // namespace
 
 Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_t* inverse, std::span<int64_t> splits,
-                const std::function<Result<RoutedKeys>(size_t)>& outputs) {
+                const std::function<Result<RoutedKeys>(size_t)>& outputs, const HotRoute* hot) {
   const size_t n = ids.size();
   if (n > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
     return InvalidArgumentError("a lookup takes at most 2147483647 ids, found " + std::to_string(n));
@@ -46,6 +53,7 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
   uint32_t* counts = Ensure(&scratch->counts, n);
   uint32_t* owners = Ensure(&scratch->owners, n);
   std::fill(splits.begin(), splits.end(), 0);
+  if (hot != nullptr) hot->found->clear();
 
   uint32_t unique = 0;
   const size_t mask = capacity - 1;
@@ -58,8 +66,14 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
       slots[slot] = ++unique;
       keys[unique - 1] = key;
       counts[unique - 1] = 0;
-      owners[unique - 1] = OwnerOf(key, static_cast<uint32_t>(ranks), rule);
-      ++splits[owners[unique - 1]];
+      if (const HotKey* const entry = FindHot(hot, key)) {
+        owners[unique - 1] = static_cast<uint32_t>(ranks);  // of nobody
+        hot->found->push_back(entry->index);
+        ++splits[static_cast<size_t>(hot->me)];
+      } else {
+        owners[unique - 1] = OwnerOf(key, static_cast<uint32_t>(ranks), rule);
+        ++splits[owners[unique - 1]];
+      }
     }
     const uint32_t number = slots[slot] - 1;
     ++counts[number];
@@ -67,12 +81,13 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
   }
 
   MXREC_ASSIGN_OR_RETURN(const RoutedKeys out, outputs(unique));
-  uint32_t* places = Ensure(&scratch->places, unique + static_cast<size_t>(ranks));
+  uint32_t* places = Ensure(&scratch->places, unique + static_cast<size_t>(ranks) + 1);
   uint32_t* next = places + unique;
   uint32_t begin = 0;
   for (int r = 0; r < ranks; ++r) {
     next[r] = begin;
     begin += static_cast<uint32_t>(splits[static_cast<size_t>(r)]);
+    if (hot != nullptr && r == hot->me) next[ranks] = begin - static_cast<uint32_t>(hot->found->size());
   }
   for (uint32_t u = 0; u < unique; ++u) {
     const uint32_t place = next[owners[u]]++;

@@ -4,6 +4,8 @@
 // Distinct ids come owner after owner, for one owner by first occurrence. So what a rank sends depends on its ids alone, and the
 // rows that come back, owner after owner, lie in that very order: nothing is sorted again. A row and a gradient travel once for
 // each distinct id of a rank, however often it occurs.
+// Hot keys, which the caller names, go to no owner: they lie behind the keys that this rank owns itself, so that whatever each rank
+// knows of them takes the place of what an owner would send.
 // Threads: the functions write only what they are given; scratch is shared by leases.
 #ifndef MXREC_SHARD_ROUTE_H_
 #define MXREC_SHARD_ROUTE_H_
@@ -12,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "mxrec/base/executor.h"
 #include "mxrec/base/status.h"
@@ -24,11 +27,21 @@ struct RoutedKeys {
   uint32_t* counts = nullptr;  // [unique]: how often each occurs among the ids
 };
 
+struct HotKey {
+  uint64_t key;
+  int32_t index;  // the caller's number for it
+};
+struct HotRoute {
+  std::span<const HotKey> keys;  // ascending, distinct
+  int me = 0;                    // behind whose keys they are put
+  std::vector<int32_t>* found;   // index of each one that the ids have, in the order in which they lie: that of first occurrence
+};
+
 // inverse [ids.size()]: the place of each id among the distinct keys. splits [ranks]: how many keys go to each rank. `outputs`
 // gives memory once the number of distinct ids is known. InvalidArgument: 2^31 ids or more, ranks outside [1, 2^31), splits of
-// another size.
+// another size. `hot` may be null; its keys count in splits[hot->me].
 Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_t* inverse, std::span<int64_t> splits,
-                const std::function<Result<RoutedKeys>(size_t unique)>& outputs);
+                const std::function<Result<RoutedKeys>(size_t unique)>& outputs, const HotRoute* hot = nullptr);
 
 // sums [unique, dim]: row u is scale times the sum of the values [index.size(), dim] whose index is u, in the order in which they
 // stand; zeros where there is none. InvalidArgument names the first index outside [0, unique).

@@ -107,6 +107,34 @@ TEST(RouteIdsTest, RandomBatchesKeepEveryIdAndItsOwner) {
   }
 }
 
+TEST(RouteIdsTest, HotKeysLieBehindThoseThatTheRankOwns) {
+  const std::vector<uint64_t> ids = {9, 4, 7, 9, 1, 2, 4, 5};  // 3 ranks; 4, 5 and 9 are hot, and so is 8, which is not there
+  const std::vector<HotKey> hot = {{4, 2}, {5, 0}, {8, 1}, {9, 3}};
+  const std::vector<std::vector<uint64_t>> expected = {{9, 4, 5, 7, 1, 2}, {7, 1, 9, 4, 5, 2}, {7, 1, 2, 9, 4, 5}};
+  const std::vector<std::vector<int64_t>> expected_splits = {{3, 2, 1}, {0, 5, 1}, {0, 2, 4}};
+  for (int me = 0; me < 3; ++me) {
+    std::vector<int32_t> inverse(ids.size()), found = {77};
+    std::vector<int64_t> splits(3);
+    std::vector<uint64_t> keys;
+    std::vector<uint32_t> counts;
+    const HotRoute route{hot, me, &found};
+    ASSERT_TRUE(RouteIds(
+                    ids, 3, OwnerRule::kMod, inverse.data(), splits,
+                    [&](size_t unique) -> Result<RoutedKeys> {
+                      keys.resize(unique);
+                      counts.resize(unique);
+                      return RoutedKeys{keys.data(), counts.data()};
+                    },
+                    &route)
+                    .ok());
+    EXPECT_EQ(keys, expected[static_cast<size_t>(me)]) << me;
+    EXPECT_EQ(splits, expected_splits[static_cast<size_t>(me)]) << me;
+    EXPECT_THAT(found, ElementsAre(3, 2, 0));
+    for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(keys[static_cast<size_t>(inverse[i])], ids[i]);
+    for (size_t u = 0; u < keys.size(); ++u) EXPECT_EQ(counts[u], keys[u] == 9 || keys[u] == 4 ? 2u : 1u);
+  }
+}
+
 TEST(RouteIdsTest, SaysWhatIsWrongWithItsArguments) {
   std::vector<int64_t> splits(2);
   const auto none = [](size_t) -> Result<RoutedKeys> { return RoutedKeys{}; };

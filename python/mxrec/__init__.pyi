@@ -144,6 +144,8 @@ def get_embedding_table(
   allow_large_dimension: bool = False,
   save_with_tf_saver: bool | None = None,
   owner: str = "mod",
+  hot_keys: Any = None,
+  expected_batch_ids: int | None = None,
 ) -> EmbeddingTable: ...
 
 def get_existing_tables() -> list[EmbeddingTable]: ...

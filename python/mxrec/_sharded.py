@@ -87,7 +87,7 @@ def look_up(
   table: Any, ids: tf.Tensor, default_row: tf.Tensor, training: bool, never_trained: list[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """The rows [U, dim] of the rank's distinct ids, and the place of each id among them (int32, the shape of ids)."""
-  inverse, keys, counts, splits = _loader.ops.mxrec_route_ids(ids, owner=table.config.get("owner", "mod"), name="route")
+  inverse, keys, counts, splits, *_ = _loader.ops.mxrec_route_ids(ids, owner=table.config.get("owner", "mod"), name="route")
   [received], [times], [received_splits] = _loader.ops.mxrec_exchange_keys([keys], [counts], [splits], name="keys")
   found = _loader.ops.mxrec_lookup_received(
     table.handle,
@@ -108,9 +108,11 @@ def look_up(
 
 def adopt(op: tf.Operation, tables: dict[str, Any]) -> ShardedRecord | None:
   """The lookup behind an op of an imported graph that hands out rows; None when its table is not there."""
-  found = op.inputs[0].op
-  source = _graph.handle_op(found.inputs[0])
-  if source is None:
-    return None
-  table = tables.get(json.loads(source.get_attr("config"))["name"])
+  table = table_of(op.inputs[0].op, tables)
   return None if table is None else ShardedRecord(table, op, op.get_attr("training"))
+
+
+def table_of(found: tf.Operation, tables: dict[str, Any]) -> Any:
+  """The table of a lookup at the owner, or None."""
+  source = _graph.handle_op(found.inputs[0])
+  return None if source is None else tables.get(json.loads(source.get_attr("config"))["name"])

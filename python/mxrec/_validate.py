@@ -28,6 +28,7 @@ MAX_USED_TIMES = 2**31 - 1
 MAX_COLD_SECS = 2**64 - 1
 MAX_STEP = 2**32 - 1
 MAX_BYTES = 2**63 - 1
+MAX_HOT_KEYS = 65536
 MAX_PADDING_IDS = 64
 MAX_HALF_LIFE = 2**32 - 1
 DEFAULT_HALF_LIFE = 10_000
@@ -374,3 +375,19 @@ def padding_ids(table: str, value: Any) -> list[int]:
       f"{found(value)}"
     )
   return [int(key) for key in keys(given.reshape(-1))]
+
+
+def hot_keys(table: str, value: Any) -> list[int]:
+  """None, or 1 to 65,536 distinct ids: as int64 values."""
+  if value is None:
+    return []
+  try:
+    given = keys(value)
+  except ValueError:
+    given = None
+  if given is None or given.ndim != 1 or not 1 <= given.size <= MAX_HOT_KEYS:
+    raise ValueError(f"hot_keys of table '{table}' must be a list of 1 to {MAX_HOT_KEYS} integers: got {found(value)}")
+  distinct, counts = np.unique(given, return_counts=True)
+  if distinct.size != given.size:
+    raise ValueError(f"hot_keys of table '{table}' must be distinct: got {int(distinct[counts > 1][0])} twice")
+  return [int(key) for key in given]

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as tf_ops
 
-from mxrec import _graph, _loader, _pooling, _sharded, _validate
+from mxrec import _graph, _hot_keys, _loader, _pooling, _sharded, _validate
 from mxrec import table as table_lib
 
 for _op in (
@@ -152,8 +152,9 @@ def embedding_lookup(
       flat = ids.flat_values
     if table.distribution == "MP":
       _check_sharded_place(table, graph)
-      rows, inverse = _sharded.look_up(table, flat, _default_row(table, default), training, padding)
-      kind = _sharded.ShardedRecord
+      way = _hot_keys if "hot_keys" in table.config else _sharded
+      rows, inverse = way.look_up(table, flat, _default_row(table, default), training, padding)
+      kind = _hot_keys.HotRecord if way is _hot_keys else _sharded.ShardedRecord
     else:
       looked_up = _loader.ops.mxrec_lookup(
         table.handle,

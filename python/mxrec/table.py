@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mxrec import _graph, _groups, _loader, _session, _sharded, _validate, initializers, saveable
+from mxrec import _graph, _groups, _hot_keys, _loader, _session, _sharded, _validate, initializers, saveable
 from mxrec._table_ops import TableOps
 
 _ARGUMENTS = {  # field of the table's config -> the argument it came from
@@ -25,6 +25,7 @@ _ARGUMENTS = {  # field of the table's config -> the argument it came from
   "check_lookups": "check_lookups",
   "distribution": "distribution_strategy",
   "owner": "owner",
+  "hot_keys": "hot_keys",
 }
 
 
@@ -160,7 +161,7 @@ def _adopt(registry: _graph.Registry) -> None:
         table = registry.tables[json.loads(source.get_attr("config"))["name"]]
         kind = _sharded.ReplicatedRecord if table.distribution == "DP" else _graph.LookupRecord
         registry.add_lookup(kind(table, op, op.get_attr("training")))
-    elif op.type == _sharded.ROWS_OP and (record := _sharded.adopt(op, registry.tables)) is not None:
+    elif op.type == _sharded.ROWS_OP and (record := _hot_keys.adopt(op, registry.tables)) is not None:
       registry.add_lookup(record)
     elif op.type == _graph.APPLY_OP and (source := _graph.handle_op(op.inputs[0])) is not None:
       _loader.note_table_update(source.name)
@@ -181,10 +182,21 @@ def _check_equal(old: EmbeddingTable, config: dict[str, Any], seed: int | None) 
     raise ValueError(f"table '{old.name}' exists with initializer seed {old_seed!r}, now asked for with {seed!r}")
 
 
-_REPLICATED_BYTES = 1 << 20  # "auto": up to this many bytes of expected rows every rank holds them all
+_REPLICATED_BYTES = 1 << 20  # "auto": most bytes of expected rows that every rank holds
+_GATHERED_BYTES = 1 << 20  # "auto": most bytes of keys, counts and gradients that every rank gets of a batch of all ranks
 
 
-def _over_ranks(config: dict[str, Any], strategy: str, owner: str) -> dict[str, str]:
+def _auto(config: dict[str, Any], ranks: int, expected_batch_ids: int | None) -> str:
+  """ "DP" where a table is small, and no more of it is used in a step than may go to every rank; else "MP"."""
+  row = 4 * config["dim"]
+  small = row * config["vocabulary"] <= _REPLICATED_BYTES and (config["min_used_times"] or 0) <= 1
+  used = min(expected_batch_ids or 0, config["vocabulary"])
+  return "DP" if small and ranks * used * (row + 12) <= _GATHERED_BYTES else "MP"
+
+
+def _over_ranks(
+  config: dict[str, Any], strategy: str, owner: str, hot_keys: list[int], expected_batch_ids: int | None
+) -> dict[str, Any]:
   """What the config says of where rows live; nothing in one process."""
   if strategy == "DP" and (config["min_used_times"] or 0) > 1:
     raise ValueError(
@@ -194,9 +206,14 @@ def _over_ranks(config: dict[str, Any], strategy: str, owner: str) -> dict[str, 
   if _groups.world().size == 1:
     return {}
   if strategy == "auto":
-    small = 4 * config["vocabulary"] * config["dim"] <= _REPLICATED_BYTES and (config["min_used_times"] or 0) <= 1
-    strategy = "DP" if small else "MP"
-  return {"distribution": strategy, **({"owner": owner} if strategy == "MP" and owner != "mod" else {})}
+    strategy = _auto(config, _groups.world().size, expected_batch_ids)
+  if strategy == "DP":
+    return {"distribution": strategy}
+  return {
+    "distribution": strategy,
+    **({"owner": owner} if owner != "mod" else {}),
+    **({"hot_keys": hot_keys} if hot_keys else {}),
+  }
 
 
 def get_embedding_table(
@@ -219,6 +236,8 @@ def get_embedding_table(
   allow_large_dimension: bool = False,
   save_with_tf_saver: bool | None = None,
   owner: str = "mod",
+  hot_keys: Any = None,
+  expected_batch_ids: int | None = None,
 ) -> EmbeddingTable:
   """Makes a sparse table in the default graph, or returns the one of this name if all arguments are equal.
 
@@ -231,8 +250,8 @@ def get_embedding_table(
     key_dtype: tf.int64; every 64-bit value is an ordinary id.
     value_dtype: tf.float32.
     distribution_strategy: where the rows live when several ranks train. "MP": each at the rank that owns its id. "DP": all at every
-      rank, for small tables; not with min_used_times above 1. "auto": DP up to 1 MiB of expected rows, else MP. One process: no
-      difference.
+      rank, for small tables; not with min_used_times above 1. "auto": DP up to 1 MiB of expected rows, unless a step uses too many
+      of them (`expected_batch_ids`), else MP. One process: no difference.
     min_used_times: an id gets a row when it was trained this often, 0..2^31-1; until then lookups answer the default row. None or
       0: at once (0 also keeps counts).
     max_cold_secs: rows not trained for more than this many whole seconds are erased at the next save or `evict()`, 0..2^64-1; None
@@ -251,6 +270,10 @@ def get_embedding_table(
       `mxrec.save_with_tf_saver` set, at first True. Never where several ranks train the table: EmbeddingTableSaver saves it then.
     owner: which rank owns an id under "MP": "mod": the id modulo the number of ranks; "hash": by a hash, for ids that are multiples
       of it.
+    hot_keys: ids that nearly every batch of every rank has, 1 to 65,536 of them, each once: under "MP" every rank has a replica of
+      their rows in each step, and the owner gets one gradient of each. Results do not change. None: none.
+    expected_batch_ids: for "auto": how many distinct ids of the table a batch of one rank has, 1..10^9. Where all ranks' together
+      come to more than 1 MiB of gradients, the table is MP. None: not known, few.
 
   Returns:
     The table; the identical object for equal arguments in the same graph.
@@ -277,9 +300,12 @@ def get_embedding_table(
   _validate.dtype("value_dtype", value_dtype, tf.float32)
   _validate.distribution_strategy(distribution_strategy)
   _validate.choice("owner", owner, ("mod", "hash"))
+  hot = _validate.hot_keys(name, hot_keys)
+  if expected_batch_ids is not None:
+    _validate.integer("expected_batch_ids", expected_batch_ids, 1, _validate.MAX_VOCABULARY)
   if save_with_tf_saver is not None:
     _validate.boolean("save_with_tf_saver", save_with_tf_saver)
-  config.update(_over_ranks(config, distribution_strategy, owner))
+  config.update(_over_ranks(config, distribution_strategy, owner, hot, expected_batch_ids))
   with _graph.outermost() as graph:
     tables = registry(graph).tables
     if name in tables:

@@ -139,6 +139,8 @@ CASES: dict[str, dict[str, tuple[tuple, str]]] = {  # public name -> argument ->
     "allow_large_dimension": (FLAGS, "bool"),
     "save_with_tf_saver": ((1, "yes", Thing()), "bool"),
     "owner": ((1, None, "rank", Thing()), "owner"),
+    "hot_keys": ((3, "1", Thing(), [], [1.5], True, [[1], [2]], tensors(1)), "a list of 1 to 65536 integers"),
+    "expected_batch_ids": ((0, "1", Thing(), [1], 1.5, True, tensors(1)), "int|expected_batch_ids"),
   },
   "embedding_lookup": {
     "table": ((3, None, "t", Thing(), ["t"]), "get_embedding_table"),

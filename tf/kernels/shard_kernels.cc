@@ -41,6 +41,15 @@ class RouteIdsOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("group", &group_));
     OP_REQUIRES_OK(ctx, ctx->GetAttr("owner", &owner));
     rule_ = owner == "hash" ? OwnerRule::kHash : OwnerRule::kMod;
+    std::vector<int64_t> hot;
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("hot_keys", &hot));
+    for (size_t i = 0; i < hot.size(); ++i) hot_.push_back({static_cast<uint64_t>(hot[i]), static_cast<int32_t>(i)});
+    std::sort(hot_.begin(), hot_.end(), [](const HotKey& a, const HotKey& b) { return a.key < b.key; });
+    const auto twice =
+        std::adjacent_find(hot_.begin(), hot_.end(), [](const HotKey& a, const HotKey& b) { return a.key == b.key; });
+    OP_REQUIRES(ctx, twice == hot_.end(),
+                ToTf(InvalidArgumentError(name() + ": hot_keys holds " +
+                                          std::to_string(twice == hot_.end() ? 0 : static_cast<int64_t>(twice->key)) + " twice")));
   }
 
   void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Route(ctx)); }
@@ -55,6 +64,13 @@ class RouteIdsOp : public OpKernel {
     MXREC_TF_RETURN_IF_ERROR(IdsAsKeys(ctx, ids, &widened, &keys));
     Tensor *inverse = nullptr, *splits = nullptr;
     const int64_t size = std::ssize(*ranks);
+    const int64_t me = std::find(ranks->begin(), ranks->end(), GetHcomWorld().rank) - ranks->begin();
+    if (me == size) {
+      return ToTf(
+          InvalidArgumentError(name() + ": rank " + std::to_string(GetHcomWorld().rank) + " is not in group '" + group_ + "'"));
+    }
+    std::vector<int32_t> found;
+    const HotRoute hot{hot_, static_cast<int>(me), &found};
     MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(0, ids.shape(), &inverse));
     MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(3, TensorShape({size}), &splits));
     const auto outputs = [&](size_t unique) -> Result<RoutedKeys> {
@@ -64,13 +80,24 @@ class RouteIdsOp : public OpKernel {
       MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(2, shape, &counts)));
       return RoutedKeys{MutableData<uint64_t>(unique_keys), MutableData<uint32_t>(counts)};
     };
-    const Status status = RouteIds(keys, static_cast<int>(size), rule_, MutableData<int32_t>(inverse),
-                                   {MutableData<int64_t>(splits), static_cast<size_t>(size)}, outputs);
-    return status.ok() ? TfStatus() : ToTf(Status(status.code(), name() + ": " + std::string(status.message())));
+    const Status status =
+        RouteIds(keys, static_cast<int>(size), rule_, MutableData<int32_t>(inverse),
+                 {MutableData<int64_t>(splits), static_cast<size_t>(size)}, outputs, hot_.empty() ? nullptr : &hot);
+    if (!status.ok()) return ToTf(Status(status.code(), name() + ": " + std::string(status.message())));
+    Tensor *hot_found = nullptr, *hot_begin = nullptr, *rank = nullptr;
+    MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(4, TensorShape({std::ssize(found)}), &hot_found));
+    MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(5, TensorShape({}), &hot_begin));
+    MXREC_TF_RETURN_IF_ERROR(ctx->allocate_output(6, TensorShape({}), &rank));
+    std::copy(found.begin(), found.end(), MutableData<int32_t>(hot_found));
+    const std::span<const int64_t> given = DataSpan<int64_t>(*splits);
+    *MutableData<int32_t>(hot_begin) = static_cast<int32_t>(Sum(given.first(static_cast<size_t>(me) + 1)) - std::ssize(found));
+    *MutableData<int32_t>(rank) = static_cast<int32_t>(me);
+    return TfStatus();
   }
 
   std::string group_;
   OwnerRule rule_ = OwnerRule::kMod;
+  std::vector<HotKey> hot_;  // ascending
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecRouteIds").Device(tensorflow::DEVICE_CPU), RouteIdsOp);
 

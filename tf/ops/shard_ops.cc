@@ -40,6 +40,9 @@ TfStatus RouteIdsShape(InferenceContext* c) {
   c->set_output(1, c->Vector(unique));
   c->set_output(2, c->Vector(unique));
   c->set_output(3, c->Vector(c->UnknownDim()));
+  c->set_output(4, c->Vector(c->UnknownDim()));
+  c->set_output(5, c->Scalar());
+  c->set_output(6, c->Scalar());
   return TfStatus();
 }
 
@@ -109,9 +112,13 @@ REGISTER_OP("MxrecRouteIds")
     .Output("keys: int64")
     .Output("counts: int32")
     .Output("splits: int64")
+    .Output("hot: int32")
+    .Output("hot_begin: int32")
+    .Output("rank: int32")
     .Attr("Tids: {int64, int32, uint64}")
     .Attr("group: string = 'hccl_world_group'")
     .Attr("owner: {'mod', 'hash'} = 'mod'")
+    .Attr("hot_keys: list(int) = []")
     .SetIsStateful()
     .SetShapeFn(RouteIdsShape)
     .Doc(R"doc(
@@ -121,10 +128,14 @@ ids: Ids of any shape, empty allowed. int32 is sign-extended, uint64 taken by it
 inverse: The shape of ids; inverse[i] is the place of ids[i] in keys.
 keys: [U], the distinct ids.
 counts: [U], how often each occurs in ids.
-splits: [ranks of the group], how many of the keys each rank owns.
+splits: [ranks of the group], how many of the keys each rank owns; this rank's includes the hot keys.
+hot: [H], the hot keys among the ids, as places in hot_keys.
+hot_begin: Scalar, the place in keys of the first hot key; they lie one behind the other, behind the keys that this rank owns.
+rank: Scalar, this rank's place in the group.
 Tids: Type of the ids.
 group: The ranks that the table is spread over.
 owner: Rule by which a key belongs to a rank: floor-mod of the key, or a hash of it.
+hot_keys: Distinct keys that do not travel.
 )doc");
 
 REGISTER_OP("MxrecExchangeKeys")
