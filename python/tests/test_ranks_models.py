@@ -8,7 +8,14 @@ import ranks
 import tensorflow.compat.v1 as tf
 from npu_bridge.estimator.npu import npu_optimizer
 from npu_bridge.hccl import hccl_ops
-from npu_bridge.npu_init import get_rank_id, get_rank_size
+from npu_bridge.npu_init import (
+  NPUBroadcastGlobalVariablesHook,
+  RewriterConfig,
+  get_local_rank_id,
+  get_rank_id,
+  get_rank_size,
+  npu_ops,
+)
 
 import mxrec
 
@@ -131,3 +138,52 @@ def test_g_27_d_6_dlrm_of_26_tables_trains_as_one_process_on_the_joined_batch(si
     assert set(found) == set(expected)
     for key, row in expected.items():
       np.testing.assert_allclose(found[key], row, rtol=1e-5, atol=1e-6, err_msg=f"{name}, id {key}")
+
+
+def end_of(folder, kind):
+  """A script of Horovod, or the same moved to the calls of npu_bridge; its checkpoint folder is new. (step, weight) at its end."""
+  import mxrec.horovod as hvd
+
+  if kind == "horovod":
+    hvd.init()
+  size, rank, local = (hvd.size, hvd.rank, hvd.local_rank) if kind == "horovod" else (get_rank_size, get_rank_id, get_local_rank_id)
+  config = tf.ConfigProto()
+  if kind == "migrated":
+    start, stop = npu_ops.initialize_system(), npu_ops.shutdown_system()
+    config.graph_options.rewrite_options.custom_optimizers.add().name = "NpuOptimizer"
+    config.graph_options.rewrite_options.remapping = RewriterConfig.OFF
+    config.graph_options.rewrite_options.memory_optimization = RewriterConfig.OFF
+    runtime = tf.Session(config=config)
+    runtime.run(start)
+  config.gpu_options.visible_device_list = str(local())
+  w = tf.get_variable("w", [], initializer=tf.constant_initializer(1.0 + rank()))
+  optimizer = tf.train.AdagradOptimizer(0.02 * size())
+  if kind == "horovod":
+    optimizer, hook = hvd.DistributedOptimizer(optimizer), hvd.BroadcastGlobalVariablesHook(0)
+  else:
+    optimizer, hook = npu_optimizer.npu_distributed_optimizer_wrapper(optimizer), NPUBroadcastGlobalVariablesHook(0)
+  step = tf.train.get_or_create_global_step()
+  train = optimizer.minimize(tf.square(w - 2.0 - rank()), global_step=step)
+  same = hccl_ops.broadcast(tf.trainable_variables(), 0) if kind == "migrated" else tf.no_op()
+  hooks = [hook, tf.train.StopAtStepHook(last_step=15)]
+  with tf.train.MonitoredTrainingSession(checkpoint_dir=folder if rank() == 0 else None, config=config, hooks=hooks) as session:
+    session.run(same)
+    while not session.should_stop():
+      _, *seen = session.run([train, step, w])
+  if kind == "migrated":
+    runtime.run(stop)
+    runtime.run(stop)
+    runtime.close()
+  return seen
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_fact_20_g_44_g_45_a_migrated_script_ends_with_the_weights_of_the_horovod_script(size, tmp_path):
+  ends = {}
+  for kind in ("horovod", "migrated"):
+    folder = tmp_path / kind
+    ends[kind] = ranks.run(size, end_of, str(folder), kind).results()
+    assert ends[kind] == [ends[kind][0]] * size, "the same bits on every rank"
+    assert tf.train.latest_checkpoint(str(folder)).endswith("model.ckpt-15"), "rank 0 alone writes"
+  assert ends["migrated"][0][0] == ends["horovod"][0][0] == 15
+  assert ends["migrated"][0][1] == pytest.approx(ends["horovod"][0][1], abs=1e-6)
