@@ -65,7 +65,9 @@ def batches(options, part, epochs):
   files = sorted(str(path) for path in (options.data / part).glob("*.tfrecord"))
   if not files:
     raise SystemExit(f"{options.data / part} holds no *.tfrecord: see make-data")
-  dataset = tf.data.TFRecordDataset(files).shard(get_rank_size(), get_rank_id()).repeat(epochs)
+  # Examples that would give some ranks one more than others are left out: all ranks make the same number of steps.
+  dataset = tf.data.TFRecordDataset(files).batch(get_rank_size() * options.batch // ROWS, drop_remainder=True).unbatch()
+  dataset = dataset.shard(get_rank_size(), get_rank_id()).repeat(epochs)
   dataset = dataset.batch(options.batch // ROWS, drop_remainder=True).map(parse).prefetch(2)
   return tf.data.make_one_shot_iterator(dataset).get_next()
 
