@@ -101,7 +101,7 @@ def attach(session: Any, settings: dict[str, Any]) -> None:
   Args:
     session: a tf.compat.v1.Session or InteractiveSession. What all its runs go through is replaced, on this object alone, and only
       when the options need it: `run`, callables of `make_callable` and of CallableOptions, partial runs, and so the runs of a
-      MonitoredSession around it. The trace has no partial runs and no callables of CallableOptions, which give no statistics.
+      MonitoredSession around it. The trace has no partial runs, of which TensorFlow gives no statistics.
     settings: what `validate` has returned for its configuration.
   """
   if not settings["deterministic"] and not settings["profiling"]:
@@ -136,8 +136,11 @@ def attach(session: Any, settings: dict[str, Any]) -> None:
       return kind._call_tf_sessionrun(itself(), options, feed_dict, fetch_list, target_list, run_metadata)
 
   def make_callable(callable_options: Any) -> Any:
-    with around():
-      made = kind._make_callable_from_options(itself(), callable_options)
+    def make(options: Any) -> Any:
+      with around():
+        return kind._make_callable_from_options(itself(), options)
+
+    made = make(callable_options) if profile is None else profile.traced_callable(make, callable_options)
 
     def call(*args: Any, **kwargs: Any) -> Any:
       with around():

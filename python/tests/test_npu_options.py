@@ -577,7 +577,7 @@ def test_profiling_mode_sees_every_kind_of_run(way, tmp_path):
   with tf.Session(config=configured(**options)) as session:
     assert WAYS[way](session, product).shape == (2, 2)
   assert len(profiles(tmp_path)) == 1
-  if way in ("CallableOptions", "partial_run"):  # TensorFlow gives no statistics of these
+  if way == "partial_run":  # TensorFlow gives no statistics of these
     assert not list(tmp_path.glob("timeline_*"))
   else:
     assert "product" in trace_of(tmp_path)
@@ -599,6 +599,21 @@ def test_the_chrome_trace_has_the_first_twenty_runs_and_leaves_the_runs_alone(tm
       assert full.step_stats.dev_stats
   assert trace_of(tmp_path).count("product") == 19
   assert not list(tmp_path.glob("*.part"))
+
+
+@pytest.mark.parametrize("level", [tf.RunOptions.NO_TRACE, tf.RunOptions.FULL_TRACE])
+def test_the_chrome_trace_has_callables_of_callable_options(level, tmp_path):
+  options = dict(profiling_mode=True, profiling_options=json.dumps({"output": str(tmp_path)}))
+  fed = tf.placeholder(tf.float32, [2, 2], name="fed")
+  tf.matmul(fed, tf.ones([2, 2]), name="product")
+  what = config_pb2.CallableOptions(feed=["fed:0"], fetch=["product:0"], run_options=tf.RunOptions(trace_level=level))
+  with tf.Session(config=configured(**options)) as session:
+    call = session._make_callable_from_options(what)
+    for i in range(25):
+      metadata = tf.RunMetadata()
+      assert call(np.full([2, 2], i, np.float32), run_metadata=metadata)[0].tolist() == [[2 * i] * 2] * 2
+      assert bool(metadata.step_stats.dev_stats) == (level != tf.RunOptions.NO_TRACE or i < 20)
+  assert trace_of(tmp_path).count("product") == 20
 
 
 def test_each_session_has_a_trace_of_its_own_also_without_close(tmp_path):

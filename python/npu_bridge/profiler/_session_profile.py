@@ -15,7 +15,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 TRACED_RUNS = 20
@@ -108,9 +108,7 @@ class SessionProfile:
       What to run with instead of the two. Options of the caller stay, and what is collected is in the caller's metadata too. But
       FULL_TRACE becomes SOFTWARE_TRACE, with the same statistics of CPUs: it would start a second profiler, an error.
     """
-    with _lock:
-      trace = self._started and not self._stopped and self._runs_left > 0
-      self._runs_left -= trace
+    trace = self._take_run()
     if not trace and options is None:
       yield options, metadata
       return
@@ -137,6 +135,40 @@ class SessionProfile:
       c_api.TF_DeleteBuffer(own_options)
       if metadata is None:
         c_api.TF_DeleteBuffer(own_metadata)
+
+  def traced_callable(self, make: Callable[[Any], Any], options: Any) -> Callable[..., Any]:
+    """A callable whose first calls collect statistics, to be called after start().
+
+    Args:
+      make: makes a callable of CallableOptions; it takes run_metadata by name.
+      options: the CallableOptions. FULL_TRACE becomes SOFTWARE_TRACE, as in traced().
+    """
+    from tensorflow.core.protobuf import config_pb2
+
+    tracing = config_pb2.CallableOptions()
+    tracing.CopyFrom(options)
+    tracing.run_options.trace_level = config_pb2.RunOptions.SOFTWARE_TRACE
+    made = make(tracing if options.run_options.trace_level > config_pb2.RunOptions.SOFTWARE_TRACE else options)
+    made_to_trace: list[Any] = []
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+      if not self._take_run():
+        return made(*args, **kwargs)
+      if not made_to_trace:
+        made_to_trace.append(make(tracing))
+      metadata = kwargs.pop("run_metadata", None) or config_pb2.RunMetadata()
+      result = made_to_trace[0](*args, run_metadata=metadata, **kwargs)
+      self._statistics.append(metadata.SerializeToString())
+      return result
+
+    return call
+
+  def _take_run(self) -> bool:
+    """Whether the run that begins now is traced."""
+    with _lock:
+      trace = self._started and not self._stopped and self._runs_left > 0
+      self._runs_left -= trace
+    return trace
 
   def _write_trace(self) -> None:
     """Writes what the traced runs have left; nothing if there was none."""
