@@ -603,3 +603,33 @@ def test_names_of_the_embedding_service_import_and_say_what_to_use(package):
     with pytest.raises(NotImplementedError, match=rf"npu_bridge\.embedding\.{module}\.{name} .*mxrec\.get_embedding_table"):
       found("config")
   assert not hasattr(importlib.import_module(f"{package}.embedding.embedding_service"), "_private")
+
+
+JUNK = (None, "junk", -1, [], object(), 0.5)
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=[type(junk).__name__ for junk in JUNK])
+def test_helpers_say_what_they_expect(junk):
+  tensor = r"tensor must be a tensor of a graph: got"
+  for call, message in (
+    (lambda: util.set_op_tensor_max_range(junk, "1"), tensor),
+    (lambda: util.set_op_tensor_max_size(junk, 1), tensor),
+    (lambda: util.set_op_input_tensor_multi_dims(junk, "x:-1", "1;2"), tensor),
+    (lambda: util.get_gid_by_grad(junk), tensor),
+    (lambda: util.get_gid_by_weight(junk), tensor),
+    (lambda: util.variable_initializer_in_host([junk]), "var_list must hold variables: got"),
+    (lambda: util.set_iteration_per_loop(junk, tf.no_op(), 2), "sess must be a session: got"),
+    (lambda: npu_init.close_session(junk), "close_session needs a session: got"),
+    (lambda: npu_init.shutdown_resource(junk, tf.no_op()), "shutdown_resource needs a session: got"),
+    (lambda: npu_init.decorator_tf_session(junk), "decorator_tf_session needs a constructor"),
+    *[
+      (lambda call=call: call(junk), "must be an int: got")
+      for call in (npu_scope.npu_stage_scope, npu_scope.npu_weight_prefetch_scope, npu_scope.npu_qos_label_scope)
+      if junk != -1
+    ],
+  ):
+    with pytest.raises(TypeError, match=message):
+      call()
+  if junk != "junk":
+    with pytest.raises(TypeError, match="kernel_lib_name must be text: got"):
+      npu_scope.op_specified_engine_scope("engine", junk)

@@ -246,6 +246,34 @@ def test_imports_check_what_they_get(sess):
   assert table.contents(sess) == {1: (4, 1, [1.0] * DIM)}
 
 
+def test_lists_of_several_tables_must_be_lists_of_one_length(sess):
+  handle = cpu.init_embedding_hashmap_v2(1, 4, embedding_dim=DIM)
+  parts = [[np.int64([1])], [[1]], [[1]], [np.ones((1, DIM), np.float32)]]
+  sess.run(cpu.embedding_hash_table_import([handle], [DIM], None, *parts))
+  for dims, error, message in (
+    ("3", TypeError, "must be a list of ints, one a table: got '3'"),
+    ([None], TypeError, "must be a list of ints"),
+    ([], ValueError, r"must be at least 1 and of at least one table: got \[\]"),
+    ([-3], ValueError, r"must be at least 1"),
+    ([DIM, DIM], ValueError, "has 2 entries, expected one for each of 1 tables"),
+  ):
+    with pytest.raises(error, match=f"embedding_dims of embedding_hash_table_export {message}"):
+      cpu.embedding_hash_table_export([handle], None, dims)
+    with pytest.raises(
+      error, match="embedding_dims of|keys of embedding_hash_table_import has 1 tensors, expected one for each of 2"
+    ):
+      cpu.embedding_hash_table_import([handle], dims, None, *parts)
+  for place, name in enumerate(("keys", "counters", "filter_flags", "values")):
+    with pytest.raises(TypeError, match=f"{name} of embedding_hash_table_import must be a list"):
+      cpu.embedding_hash_table_import([handle], [DIM], None, *(None if i == place else part for i, part in enumerate(parts)))
+
+
+@pytest.mark.parametrize("load_factor", [0, -0.5, 1.5, float("nan"), "0.8", None])
+def test_a_load_factor_that_is_none_is_refused(load_factor):
+  with pytest.raises(ValueError, match="load_factor of init_embedding_hashmap_v2 must be above 0 and at most 1"):
+    cpu.init_embedding_hashmap_v2(1, 4, load_factor, DIM)
+
+
 def test_tables_belong_to_their_session_and_go_when_told(sess):
   table = Map()
   handle = cpu.table_to_resource_v2(1)

@@ -372,7 +372,7 @@ def test_a_model_fn_that_returns_something_else_is_a_runtime_error_in_training(t
 
 
 @pytest.mark.parametrize("horovod_mode", [False, True])
-def test_several_ranks_are_refused_until_the_collectives_come(horovod_mode, tmp_path, monkeypatch):
+def test_several_ranks_that_cannot_find_each_other_are_refused(horovod_mode, tmp_path, monkeypatch):
   pytest.importorskip("npu_bridge.estimator.npu.npu_hook")
   found = make(tmp_path, NPURunConfig(horovod_mode=horovod_mode))
   monkeypatch.setenv("RANK_SIZE", "2")

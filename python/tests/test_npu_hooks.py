@@ -211,3 +211,14 @@ def test_the_callback_broadcasts_before_the_first_batch(monkeypatch):
     callback.on_train_batch_begin(0)
     callback.on_train_batch_begin(1)
   assert [op.type for op in tf.get_default_graph().get_operations()].count("HcomBroadcast") == 1
+
+
+def test_wrong_arguments_are_refused_when_a_hook_is_made():
+  for make in (npu_hook.NPUBroadcastGlobalVariablesHook, npu_callbacks.NPUBroadcastGlobalVariablesCallback):
+    make(0)
+    with pytest.raises(TypeError, match=f"root_rank of {make.__name__} must be int"):
+      make("0")
+    with pytest.raises(ValueError, match=f"root_rank of {make.__name__} must be at least 0"):
+      make(-1)
+  with pytest.raises(TypeError, match="output_fn must be a function"):
+    npu_hook.NPUOutputTensorHook({}, output_fn="print")

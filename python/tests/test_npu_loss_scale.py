@@ -140,6 +140,44 @@ def test_unknown_attributes_are_those_of_the_wrapped_optimizer(sess):
     _ = opt.no_such
 
 
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), 1e39])
+def test_scales_that_would_skip_every_step_are_refused(value):
+  with pytest.raises(ValueError, match="loss_scale of FixedLossScaleManager must be"):
+    FixedLossScaleManager(value)
+  with pytest.raises(ValueError, match="init_loss_scale of ExponentialUpdateLossScaleManager must be above 0 and a finite"):
+    ExponentialUpdateLossScaleManager(value, 10)
+  for ratio in ("incr_ratio", "decr_ratio"):
+    with pytest.raises(ValueError, match=f"{ratio} of ExponentialUpdateLossScaleManager must be above 0 and a finite"):
+      ExponentialUpdateLossScaleManager(2, 10, **{ratio: value})
+
+
+def test_arguments_of_another_kind_name_themselves():
+  for wrong in ("64", None, [2.0], True, tf.constant(2.0)):
+    with pytest.raises(TypeError, match="loss_scale of FixedLossScaleManager must be a number"):
+      FixedLossScaleManager(wrong)
+    with pytest.raises(TypeError, match="incr_every_n_steps of ExponentialUpdateLossScaleManager must be an int"):
+      ExponentialUpdateLossScaleManager(2, wrong)
+  for wrong in (0, -3):
+    with pytest.raises(ValueError, match="decr_every_n_nan_or_inf of ExponentialUpdateLossScaleManager must be at least 1"):
+      ExponentialUpdateLossScaleManager(2, 10, wrong)
+  ExponentialUpdateLossScaleManager(np.float32(2), np.int64(10), incr_ratio=2.5)
+  manager = FixedLossScaleManager(np.int32(2))
+  for opt in (None, "sgd", SGD, 0.1, tf.keras.optimizers.SGD()):
+    for kind, arguments in (
+      (NPULossScaleOptimizer, (manager,)),
+      (NPUOptimizer, (manager, False, True)),
+      (NPUDistributedOptimizer, ()),
+    ):
+      with pytest.raises(
+        TypeError, match=f"{kind.__name__} needs a tf.train.Optimizer|{kind.__name__} needs an optimizer: got the class"
+      ):
+        kind(opt, *arguments)
+  for wrong in (128, "dynamic", FixedLossScaleManager):
+    for kind, arguments in ((NPULossScaleOptimizer, ()), (NPUOptimizer, (False, True))):
+      with pytest.raises(TypeError, match=f"{kind.__name__} needs a loss scale manager, such as FixedLossScaleManager: got"):
+        kind(SGD(1.0), wrong, *arguments)
+
+
 def test_no_gradient_at_all_is_an_error():
   opt = NPULossScaleOptimizer(SGD(1.0), FixedLossScaleManager(8))
   variable = tf.get_variable("v", [2])

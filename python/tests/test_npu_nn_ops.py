@@ -188,6 +188,9 @@ def test_wrong_noise_shapes_are_refused():
     npu_ops.dropout(x, 0.5, [4, 5])
   with pytest.raises(ValueError, match="does not broadcast"):
     npu_ops.dropout(x, 0.5, [1, 4, 6])
+  for wrong in (tf.constant([4.5, 1.0]), tf.constant([True, True])):
+    with pytest.raises(ValueError, match="npu_ops.dropout: noise_shape must be integers: got"):
+      npu_ops.dropout(x, 0.5, wrong)
   noise = tf.placeholder(tf.int32, [None])
   y = npu_ops.dropout(x, 0.5, noise)
   with tf.Session() as session:
@@ -588,6 +591,9 @@ def test_centralization_of_large_unknown_and_wrong_inputs():
     np.testing.assert_allclose(a, value - value.mean(axes, keepdims=True, dtype=np.float64), atol=1e-6)
   with pytest.raises(ValueError, match="axes has 2 for x of rank 2"):
     npu_aicore_ops.centralization(tf.ones([2, 2]), [2])
+  for wrong in (None, 0.5, tf.constant(0)):
+    with pytest.raises(TypeError, match="centralization: axes must be an int or a list of ints: got"):
+      npu_aicore_ops.centralization(tf.ones([2, 2]), wrong)
 
 
 # --- LARS and Adam ---
@@ -620,6 +626,9 @@ def test_lars_refuses_what_does_not_fit():
   one = tf.ones([2])
   with pytest.raises(ValueError, match="inputs_w has 1 tensors, inputs_g 2"):
     npu_ops.LARS([one], [one, one], 0.1)
+  for lists, argument in (((None, [one]), "inputs_w"), (([one], one), "inputs_g")):
+    with pytest.raises(TypeError, match=f"LARS: {argument} must be a list of tensors"):
+      npu_ops.LARS(*lists, 0.1)
   with pytest.raises(ValueError, match="Dimension 0 in both shapes must be equal"):
     npu_ops.LARSV2(one, tf.ones([3]), 0.1, 0.1)
   with context.eager_mode():

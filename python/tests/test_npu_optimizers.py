@@ -100,6 +100,11 @@ def test_fact_10_reductions_with_one_rank_are_identities(monkeypatch):
   assert isinstance(npu_optimizer.npu_allreduce((tensor,)), list) and npu_optimizer.npu_allreduce(slices) is slices
   with pytest.raises(ValueError, match="avg"):
     npu_optimizer.npu_allreduce(tensor, "avg")
+  with pytest.raises(ValueError, match="fusion of npu_allreduce must be 0, 1 or 2: got 5"):
+    npu_optimizer.npu_allreduce(tensor, fusion=5)
+  for group in ("nope", None):
+    with pytest.raises(ValueError, match="group"):
+      npu_optimizer.npu_allreduce(tensor, group=group)
   assert npu_optimizer.allreduce(tensor) is tensor and npu_optimizer.allreduce(slices, average=False) is slices
   with pytest.raises(ValueError, match="DEVICE_ID"):
     npu_optimizer.reduce(tensor, 0)
@@ -226,9 +231,10 @@ class TestKeras:
     with pytest.raises(ValueError, match="must hold 'optimizer'"):
       npu_optimizer.KerasDistributeOptimizer.from_config({"name": "x"})
 
-  def test_a_model_is_saved_and_loaded_with_its_optimizer(self, tmp_path):
+  @pytest.mark.parametrize("name", ["model.h5", "saved_model"])
+  def test_a_model_is_saved_and_loaded_with_its_optimizer(self, name, tmp_path):
     keras = tf.keras  # the one that TensorFlow carries cannot save any more
-    path = str(tmp_path / "model.h5")
+    path = str(tmp_path / name)
     model = self.model(keras, npu_optimizer.KerasDistributeOptimizer(keras.optimizers.Adam(0.125)))
     self.fit(model, epochs=3)
     model.save(path)

@@ -454,6 +454,33 @@ def test_lengths_that_do_not_fit_fail_the_step_and_say_so(layer, lengths):
     assert session.run(outputs[0], {fed: [5, 0]}).shape == (5, 2, 4)
 
 
+@pytest.mark.parametrize("layer", [DynamicRNN, DynamicGRUV2])
+@pytest.mark.parametrize("length", [2**32 + 1, -(2**63)])
+def test_lengths_of_64_bits_are_not_brought_into_range(layer, length):
+  fed = tf.placeholder(tf.int64, [2])
+  outputs = layer(4, tf.float32)(tf.ones([5, 2, 3]), seq_length=fed)
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"seq_length of {layer.__name__} must"):
+      session.run(outputs, {fed: [length, 1]})
+    assert not session.run(outputs[0], {fed: [5, 0]})[:, 1].any()
+
+
+@pytest.mark.parametrize("layer", [DynamicRNN, DynamicGRUV2])
+def test_arguments_of_another_kind_say_so(layer):
+  name = layer.__name__
+  for size in (None, "8", 2.5, [4]):
+    with pytest.raises(TypeError, match=f"hidden_size of {name} must be an int"):
+      layer(size, tf.float32)
+  x = tf.ones([5, 2, 3])
+  assert layer(x.shape[2], tf.float32)(x)[0].shape == (5, 2, 3)  # a tf.Dimension is a size too
+  with pytest.raises(ValueError, match=f"seq_length of {name} must be integers: got float32"):
+    layer(4, tf.float32)(x, seq_length=tf.ones([2]))
+  for clip in ("1", 0.5, []):
+    with pytest.raises(NotImplementedError, match=f"cell_clip of {name}: only None and numbers up to 0"):
+      layer(4, tf.float32, cell_clip=clip)(x)
+
+
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_hidden_size_below_one_is_refused(size):
   with pytest.raises(ValueError, match="hidden_size of DynamicGRUV2 must be at least 1"):

@@ -33,10 +33,12 @@ def _keep_prob(function: str, keep_prob: Any, dtype: tf.DType) -> tf.Tensor:
   return tf.cast(tensor, dtype)
 
 
-def _noise_shape(x: tf.Tensor, noise_shape: Any) -> Any:
+def _noise_shape(function: str, x: tf.Tensor, noise_shape: Any) -> Any:
   """The shape of the mask; None for that of x. Sizes of None are those of x."""
   if noise_shape is None:
     return None
+  if tf.is_tensor(noise_shape) and not noise_shape.dtype.is_integer:
+    raise ValueError(f"{function}: noise_shape must be integers: got {noise_shape.dtype.name}")
   try:
     static = tf.TensorShape(noise_shape)
   except (TypeError, ValueError):
@@ -60,7 +62,7 @@ def dropout(function: str, x: Any, keep_prob: Any, noise_shape: Any, seed: Any, 
       return x, lambda dtype: tf.ones(tf.shape(x) if noise_shape is None else noise_shape, dtype)
     keep = _keep_prob(function, keep_prob, x.dtype)
     own = tf.shape(x, out_type=tf.int64)
-    noise = _noise_shape(x, noise_shape)
+    noise = _noise_shape(function, x, noise_shape)
     noise = own if noise is None else tf.cast(tf.convert_to_tensor(noise), tf.int64)
     graph_seed, op_seed = tf.get_seed(seed)
     bits = ops.drop_out_gen_mask(noise, keep, seed=graph_seed or 0, seed2=op_seed or 0, name="mask")

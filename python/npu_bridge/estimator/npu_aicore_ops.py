@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numbers
+from collections.abc import Iterable
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -55,9 +57,12 @@ def centralization(x: Any, axes: Any, name: str | None = None) -> tf.Tensor:
     name: Name of the op.
 
   Returns:
-    A tensor like x. ValueError for an axis that x does not have.
+    A tensor like x. ValueError for an axis that x does not have, TypeError for axes that are no integers.
   """
-  return npu_aicore_ops.centralization(x, axes=[axes] if isinstance(axes, int) else list(axes), name=name)
+  axes = list(axes) if isinstance(axes, Iterable) and not tf.is_tensor(axes) else [axes]
+  if not all(isinstance(axis, numbers.Integral) for axis in axes):
+    raise TypeError(f"npu_aicore_ops.centralization: axes must be an int or a list of ints: got {axes!r}")
+  return npu_aicore_ops.centralization(x, axes=axes, name=name)
 
 
 def prelu(x: Any, weight: Any, name: str | None = None) -> tf.Tensor:

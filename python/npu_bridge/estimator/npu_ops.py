@@ -101,9 +101,13 @@ def LARS(
 
   Raises:
     RuntimeError: under eager execution.
+    TypeError: no list.
     ValueError: lists of different lengths, shapes that differ.
   """
   _graph_only("npu_ops.LARS")
+  for argument, value in (("inputs_w", inputs_w), ("inputs_g", inputs_g)):
+    if not isinstance(value, (list, tuple)):
+      raise TypeError(f"npu_ops.LARS: {argument} must be a list of tensors: got {type(value).__name__}")
   if len(inputs_w) != len(inputs_g):
     raise ValueError(f"npu_ops.LARS: inputs_w has {len(inputs_w)} tensors, inputs_g {len(inputs_g)}")
   return gen_npu_ops.lars(inputs_w, inputs_g, weight_decay, hyperpara=hyperpara, epsilon=epsilon, name=name)

@@ -9,6 +9,7 @@ called.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ def init_embedding_hashmap_v2(
   Args:
     table_id: integer, or scalar int32 or int64 tensor.
     bucket_size: most rows; a lookup that needs more is ResourceExhaustedError and changes nothing.
-    load_factor: accepted; it has no effect.
+    load_factor: above 0, at most 1; it has no effect.
     embedding_dim: values in a row.
     dtype: tf.float32.
 
@@ -66,9 +67,10 @@ def init_embedding_hashmap_v2(
     The table's handle, scalar int64.
 
   Raises:
-    ValueError: sizes below 1, another dtype. FailedPreconditionError when run: the table is there with other sizes.
+    ValueError: sizes below 1, another dtype or load_factor. FailedPreconditionError when run: the table is there with other sizes.
   """
-  del load_factor
+  if not (isinstance(load_factor, numbers.Real) and 0 < load_factor <= 1):
+    raise ValueError(f"load_factor of init_embedding_hashmap_v2 must be above 0 and at most 1: got {load_factor!r}")
   if tf.as_dtype(dtype) != tf.float32:
     raise ValueError(f"dtype of init_embedding_hashmap_v2: expected tf.float32, found {dtype!r}")
   return _ops.init_embedding_hashmap_v2(_number(table_id), bucket_size=bucket_size, embedding_dim=embedding_dim)
@@ -260,13 +262,17 @@ def embedding_hash_table_export(
     zeros) and values (float32 [n, dim]), each a list with one tensor a table.
 
   Raises:
+    TypeError, ValueError: embedding_dims is no list of numbers of at least 1, or not one a table.
     NotImplementedError: another export_mode.
   """
   del table_sizes, bucket_sizes
+  dims = _dims("embedding_hash_table_export", embedding_dims)
   if export_mode != "all":
     raise NotImplementedError(f'export_mode of npu_cpu_ops.embedding_hash_table_export: only "all" is there, found {export_mode!r}')
   return _ops.embedding_hash_table_export(
-    _handles(table_handles, len(embedding_dims)), embedding_dims=list(embedding_dims), filtered_export_flag=filtered_export_flag
+    _handles("embedding_hash_table_export", table_handles, len(dims)),
+    embedding_dims=dims,
+    filtered_export_flag=filtered_export_flag,
   )
 
 
@@ -290,10 +296,20 @@ def embedding_hash_table_import(
 
   Returns:
     The operation. When run: ResourceExhaustedError for more rows than a table takes, DataLossError for a key that comes twice.
+
+  Raises:
+    TypeError: what must be a list is none. ValueError: lists of different lengths.
   """
   del bucket_sizes
+  function = "embedding_hash_table_import"
+  dims = _dims(function, embedding_dims)
+  for name, tensors in (("keys", keys), ("counters", counters), ("filter_flags", filter_flags), ("values", values)):
+    if not isinstance(tensors, (list, tuple)):
+      raise TypeError(f"{name} of {function} must be a list with one tensor a table: got {type(tensors).__name__}")
+    if len(tensors) != len(dims):
+      raise ValueError(f"{name} of {function} has {len(tensors)} tensors, expected one for each of {len(dims)} tables")
   return _ops.embedding_hash_table_import(
-    _handles(table_handles, len(embedding_dims)),
+    _handles(function, table_handles, len(dims)),
     list(keys),
     [tf.cast(counter, tf.uint64) for counter in counters],
     [tf.cast(flags, tf.uint8) for flags in filter_flags],
@@ -301,8 +317,19 @@ def embedding_hash_table_import(
   )
 
 
-def _handles(table_handles: Any, count: int) -> list[Any]:
+def _dims(function: str, embedding_dims: Any) -> list[int]:
+  """The dimensions of several tables."""
+  if not isinstance(embedding_dims, (list, tuple)) or not all(isinstance(dim, numbers.Integral) for dim in embedding_dims):
+    raise TypeError(f"embedding_dims of {function} must be a list of ints, one a table: got {embedding_dims!r}")
+  if not embedding_dims or min(embedding_dims) < 1:
+    raise ValueError(f"embedding_dims of {function} must be at least 1 and of at least one table: got {embedding_dims!r}")
+  return [int(dim) for dim in embedding_dims]
+
+
+def _handles(function: str, table_handles: Any, count: int) -> list[Any]:
   if isinstance(table_handles, (list, tuple)):
+    if len(table_handles) != count:
+      raise ValueError(f"embedding_dims of {function} has {count} entries, expected one for each of {len(table_handles)} tables")
     return list(table_handles)
   return tf.unstack(tf.reshape(table_handles, [count]))
 

@@ -141,6 +141,12 @@ class WrappingOptimizer(tf.train.Optimizer):
   takes_looked_up_rows = True
 
   def __init__(self, opt: Any, name: str) -> None:
+    """TypeError when opt does not do what a tf.train.Optimizer does, as Keras's do not."""
+    who = type(self).__name__
+    if isinstance(opt, type):
+      raise TypeError(f"{who} needs an optimizer: got the class {opt.__name__}")
+    if not all(callable(getattr(opt, method, None)) for method in ("compute_gradients", "apply_gradients")):
+      raise TypeError(f"{who} needs a tf.train.Optimizer, or one with its methods: got {type(opt).__name__} {opt!r}")
     super().__init__(use_locking=False, name=name)
     self._opt = opt
 
@@ -160,6 +166,16 @@ class WrappingOptimizer(tf.train.Optimizer):
   def variables(self) -> list[Any]:
     """The other optimizer's own variables."""
     return self._opt.variables()
+
+
+def checked_manager(who: str, manager: Any) -> Any:
+  """The manager of a loss scale; TypeError when it is none."""
+  if isinstance(manager, type) or not all(
+    callable(getattr(manager, method, None)) for method in ("get_loss_scale", "update_loss_scale", "get_enable_overflow_check")
+  ):
+    found = f"the class {manager.__name__}" if isinstance(manager, type) else f"{type(manager).__name__} {manager!r}"
+    raise TypeError(f"{who} needs a loss scale manager, such as FixedLossScaleManager: got {found}")
+  return manager
 
 
 def compute_scaled(opt: Any, loss_scale: Any, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:

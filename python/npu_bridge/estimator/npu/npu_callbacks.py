@@ -18,12 +18,13 @@ class NPUBroadcastGlobalVariablesCallback(_callbacks.Callback):
     root_rank: the rank whose values all get.
 
   Raises:
-    ValueError: RANK_SIZE and CM_WORKER_SIZE are both set.
+    TypeError: root_rank is no int.
+    ValueError: root_rank is negative; RANK_SIZE and CM_WORKER_SIZE are both set.
   """
 
   def __init__(self, root_rank: int = 0) -> None:
     super().__init__()
-    self._root_rank = root_rank
+    self._root_rank = npu_hook.checked_root_rank("NPUBroadcastGlobalVariablesCallback", root_rank)
     util.get_ranksize()  # a contradiction in the environment is an error now
     self._waiting = True
 

@@ -467,6 +467,8 @@ def decorator_tf_session(constructor: Callable[..., Any]) -> Callable[..., Any]:
     constructor: `tf.Session.__init__` or one that takes the same arguments; or the class: then the result is a function that
       returns sessions.
   """
+  if not callable(constructor):
+    raise TypeError(f"decorator_tf_session needs a constructor or a class of sessions: got {constructor!r}")
   if not isinstance(constructor, type):
     return _session.wrap_constructor(constructor, lambda: True)
 

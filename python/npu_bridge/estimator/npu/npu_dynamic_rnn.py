@@ -12,6 +12,8 @@ last state is the one at step 0, and steps beyond the end hold the initial state
 from __future__ import annotations
 
 import math
+import numbers
+import operator
 from typing import Any, ClassVar
 
 import tensorflow.compat.v1 as tf
@@ -29,14 +31,20 @@ class _Sequences:
     if lengths is None:
       return
     steps, batch = tf.shape(x)[0], tf.shape(x)[1]
-    lengths = tf.ensure_shape(tf.cast(lengths, tf.int32), [x.shape[1]], name="seq_length_of_the_batch")
+    lengths = tf.convert_to_tensor(lengths, name="seq_length")
+    if not lengths.dtype.is_integer:
+      raise ValueError(f"seq_length of {layer} must be integers: got {lengths.dtype.name}")
+    lengths = tf.ensure_shape(lengths, [x.shape[1]], name="seq_length_of_the_batch")
     checks = [
       tf.debugging.assert_equal(tf.shape(lengths), tf.stack([batch]), message=f"seq_length of {layer} must have shape [batch]"),
       tf.debugging.assert_non_negative(lengths, message=f"seq_length of {layer} must not be negative"),
-      tf.debugging.assert_less_equal(lengths, steps, message=f"seq_length of {layer} must be at most the number of steps"),
+      tf.debugging.assert_less_equal(
+        lengths, tf.cast(steps, lengths.dtype), message=f"seq_length of {layer} must be at most the number of steps"
+      ),
     ]
+    # In the type that they come in: a cast first could bring a number that is too large back into range.
     with tf.control_dependencies([check for check in checks if check is not None]):
-      self.lengths = tf.identity(lengths)
+      self.lengths = tf.cast(tf.identity(lengths), tf.int32)
     self.valid = tf.expand_dims(tf.transpose(tf.sequence_mask(self.lengths, steps)), 2)  # [steps, batch, 1]
 
   def reverse(self, x: tf.Tensor) -> tf.Tensor:
@@ -99,9 +107,12 @@ class _DynamicBasic(base_layer.Layer):
 
   def __init__(self, hidden_size, dtype, direction, **arguments):
     super().__init__(dtype=dtype)
-    if not hidden_size >= 1:
+    try:
+      self._hidden_size = operator.index(hidden_size)
+    except TypeError as error:
+      raise TypeError(f"hidden_size of {type(self).__name__} must be an int, found {hidden_size!r}") from error
+    if self._hidden_size < 1:
       raise ValueError(f"hidden_size of {type(self).__name__} must be at least 1, found {hidden_size!r}")
-    self._hidden_size = hidden_size
     self._direction = direction
     self._arguments = arguments
 
@@ -112,8 +123,9 @@ class _DynamicBasic(base_layer.Layer):
     for name, expected in self._needed.items():
       if name in self._arguments and self._arguments[name] != expected:
         raise NotImplementedError(f"{name} of {type(self).__name__}: only {expected!r} is there, found {self._arguments[name]!r}")
-    if self._arguments["cell_clip"] is not None and self._arguments["cell_clip"] > 0:
-      raise NotImplementedError(f"cell_clip of {type(self).__name__} is not there, found {self._arguments['cell_clip']!r}")
+    clip = self._arguments["cell_clip"]
+    if clip is not None and not (isinstance(clip, numbers.Real) and clip <= 0):
+      raise NotImplementedError(f"cell_clip of {type(self).__name__}: only None and numbers up to 0 are there, found {clip!r}")
 
   def _leading(self) -> list[int]:
     """What the shapes of a bidirectional layer begin with."""

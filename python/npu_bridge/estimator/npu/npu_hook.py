@@ -35,6 +35,14 @@ def broadcast_global_variables(root_rank: int, index: int | None = None) -> tf.O
     return tf.group(*[hccl_ops.broadcast([variable], root_rank)[0].op for variable in tf.trainable_variables()])
 
 
+def checked_root_rank(who: str, root_rank: Any) -> int:
+  """The root rank that a hook or callback is given; 0 for None."""
+  if root_rank is None:
+    return 0
+  util.check_nonnegative_integer(root_rank, f"root_rank of {who}")
+  return root_rank
+
+
 class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):
   """Gives trainable variables the values of one rank when a session has been created. With one rank: nothing.
 
@@ -43,11 +51,12 @@ class NPUBroadcastGlobalVariablesHook(tf.train.SessionRunHook):
     index: this process's rank; not needed.
 
   Raises:
-    ValueError: RANK_SIZE and CM_WORKER_SIZE are both set.
+    TypeError: root_rank is no int.
+    ValueError: root_rank is negative; RANK_SIZE and CM_WORKER_SIZE are both set.
   """
 
   def __init__(self, root_rank: int | None = None, index: int | None = None) -> None:
-    self._root_rank = 0 if root_rank is None else root_rank
+    self._root_rank = checked_root_rank("NPUBroadcastGlobalVariablesHook", root_rank)
     self._index = index
     util.get_ranksize()  # a contradiction in the environment is an error now
     self._several = False
@@ -82,7 +91,7 @@ class NPUOutputTensorHook(tf.train.SessionRunHook):
 
   Raises:
     ValueError: a negative number.
-    TypeError: tensors is no dict and no list, or the number no int.
+    TypeError: tensors is no dict and no list, output_fn no function, or the number no int.
   """
 
   def __init__(
@@ -96,6 +105,8 @@ class NPUOutputTensorHook(tf.train.SessionRunHook):
     if not isinstance(tensors, (Mapping, list, tuple, set, frozenset)):
       raise TypeError(f"tensors must be a dict {{name: tensor}} or a list of tensors: got {type(tensors).__name__} {tensors!r}")
     self._tensors = dict(tensors) if isinstance(tensors, Mapping) else {getattr(one, "name", str(one)): one for one in tensors}
+    if output_fn is not None and not callable(output_fn):
+      raise TypeError(f"output_fn must be a function of a list of dicts: got {type(output_fn).__name__} {output_fn!r}")
     self._dependencies = [] if dependencies is None else dependencies if isinstance(dependencies, (list, tuple)) else [dependencies]
     self._output_fn = output_fn
     self._every = output_every_n_steps

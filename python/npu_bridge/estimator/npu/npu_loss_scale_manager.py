@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import numbers
 from typing import Any
 
 import numpy as np
@@ -42,10 +43,13 @@ class FixedLossScaleManager(LossScaleManager):
       enable_overflow_check: False: every step is applied, whatever its gradients are.
 
     Raises:
-      ValueError: loss_scale is below 1.
+      TypeError: loss_scale is no number.
+      ValueError: loss_scale is below 1, or infinite in float32.
     """
-    if not loss_scale >= 1:  # NaN too
-      raise ValueError(f"loss_scale of FixedLossScaleManager must be at least 1: got {loss_scale!r}")
+    _check_number("FixedLossScaleManager", "loss_scale", loss_scale)
+    if not 1 <= loss_scale <= _LARGEST:  # NaN too
+      expected = "at least 1" if not loss_scale > 1 else "a finite float32"
+      raise ValueError(f"loss_scale of FixedLossScaleManager must be {expected}: got {loss_scale!r}")
     self._loss_scale = tf.convert_to_tensor(loss_scale, dtype=tf.float32)
     self._enable_overflow_check = bool(enable_overflow_check)
 
@@ -81,7 +85,22 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
     incr_ratio: float = 2,
     decr_ratio: float = 0.8,
   ) -> None:
-    """Makes a manager and its variables in the default graph."""
+    """Makes a manager and its variables in the default graph.
+
+    Raises:
+      TypeError: an argument is no number, or a number of steps no int.
+      ValueError: a number of steps below 1; another argument that is not above 0 and finite in float32.
+    """
+    who = "ExponentialUpdateLossScaleManager"
+    for name, steps in (("incr_every_n_steps", incr_every_n_steps), ("decr_every_n_nan_or_inf", decr_every_n_nan_or_inf)):
+      if isinstance(steps, bool) or not isinstance(steps, numbers.Integral):
+        raise TypeError(f"{name} of {who} must be an int: got {steps!r}")
+      if steps < 1:
+        raise ValueError(f"{name} of {who} must be at least 1: got {steps!r}")
+    for name, value in (("init_loss_scale", init_loss_scale), ("incr_ratio", incr_ratio), ("decr_ratio", decr_ratio)):
+      _check_number(who, name, value)
+      if not 0 < value <= _LARGEST:
+        raise ValueError(f"{name} of {who} must be above 0 and a finite float32: got {value!r}")
     self._incr_every_n_steps = incr_every_n_steps
     self._decr_every_n_nan_or_inf = decr_every_n_nan_or_inf
     self._incr_ratio = incr_ratio
@@ -118,6 +137,11 @@ class ExponentialUpdateLossScaleManager(LossScaleManager):
         return tf.group(
           tf.assign(self._loss_scale, new_scale), tf.assign(self._num_good_steps, good), tf.assign(self._num_bad_steps, bad)
         )
+
+
+def _check_number(who: str, name: str, value: Any) -> None:
+  if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    raise TypeError(f"{name} of {who} must be a number: got {value!r}")
 
 
 def _variable(name: str, value: Any, dtype: tf.DType) -> tf.Variable:

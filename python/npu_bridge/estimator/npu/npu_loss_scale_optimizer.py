@@ -23,9 +23,12 @@ class NPULossScaleOptimizer(_gradients.WrappingOptimizer):
       opt: a tf.train.Optimizer; mxrec's are.
       loss_scale_manager: of npu_loss_scale_manager.
       is_distributed: a step counts as finite when it is on all ranks.
+
+    Raises:
+      TypeError: no optimizer, or no manager.
     """
     super().__init__(opt, f"NPULossScaleOptimizer{type(opt).__name__}")
-    self._loss_scale_manager = loss_scale_manager
+    self._loss_scale_manager = _gradients.checked_manager("NPULossScaleOptimizer", loss_scale_manager)
     self._is_distributed = is_distributed
 
   def compute_gradients(self, loss: Any, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from mxrec import _slices
+from mxrec import _groups, _slices
 from npu_bridge.estimator.npu import _gradients, _sharding
 
 _WORLD = "hccl_world_group"
@@ -54,10 +54,13 @@ def npu_allreduce(values: Any, reduction: str = "mean", fusion: int = 1, fusion_
     A list for a list or tuple, else one value. None stays None. With one rank the values themselves.
 
   Raises:
-    ValueError: another reduction.
+    ValueError: another reduction or fusion, no such group.
   """
   if reduction not in _REDUCTIONS:
     raise ValueError(f"reduction of npu_allreduce must be one of {', '.join(_REDUCTIONS)}: got {reduction!r}")
+  if fusion not in (0, 1, 2):
+    raise ValueError(f"fusion of npu_allreduce must be 0, 1 or 2: got {fusion!r}")
+  _groups.ranks_of(group)
   alone = isinstance(values, tf.IndexedSlices) or not isinstance(values, (list, tuple))
   if _gradients.rank_size() <= 1:
     return values if alone else list(values)
@@ -151,6 +154,9 @@ class NPUDistributedOptimizer(_gradients.WrappingOptimizer):
         compute_gradients then needs the environment variable DEVICE_ID, with one rank too, and raises ValueError without it; with
         more ranks there must be a gradient for each.
       name: name of the optimizer; None: "Distributed" and the name of the other's class.
+
+    Raises:
+      TypeError: no optimizer.
     """
     super().__init__(optimizer, name or f"Distributed{type(optimizer).__name__}")
     self._is_weight_update_sharding = is_weight_update_sharding
@@ -197,10 +203,13 @@ class NPUOptimizer(_gradients.WrappingOptimizer):
       name: name of the optimizer; None: "NPUOptimizer" and the name of the other's class.
 
     Raises:
+      TypeError: no optimizer, or no manager.
       ValueError: is_loss_scale without a loss_scale_manager.
     """
     if is_loss_scale and loss_scale_manager is None:
       raise ValueError("NPUOptimizer with is_loss_scale=True needs a loss_scale_manager: got None")
+    if is_loss_scale:
+      _gradients.checked_manager("NPUOptimizer", loss_scale_manager)
     super().__init__(opt, name or f"NPUOptimizer{type(opt).__name__}")
     self._loss_scale_manager = loss_scale_manager
     self._is_distributed = is_distributed

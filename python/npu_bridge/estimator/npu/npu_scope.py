@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,13 @@ def _attribute(value: Any) -> attr_value_pb2.AttrValue:
   if isinstance(value, int):
     return attr_value_pb2.AttrValue(i=value)
   return attr_value_pb2.AttrValue(s=str(value).encode())
+
+
+def _int(name: str, value: Any) -> int:
+  try:
+    return operator.index(value)
+  except TypeError as error:
+    raise TypeError(f"{name} must be an int: got {type(value).__name__} {value!r}") from error
 
 
 @contextlib.contextmanager
@@ -60,8 +68,8 @@ def npu_variable_scope(placement: Any = None) -> contextlib.AbstractContextManag
 
 
 def npu_stage_scope(stage: int) -> contextlib.AbstractContextManager[None]:
-  """The pipeline stage of ops; kept as an attribute."""
-  return _marked(_stage_level=stage)
+  """The pipeline stage of ops; kept as an attribute. TypeError unless an int."""
+  return _marked(_stage_level=_int("stage", stage))
 
 
 def npu_mem_type_scope() -> contextlib.AbstractContextManager[None]:
@@ -72,18 +80,23 @@ def npu_mem_type_scope() -> contextlib.AbstractContextManager[None]:
 def npu_weight_prefetch_scope(
   buffer_pool_id: int = 0, buffer_pool_size: int = 536870912
 ) -> contextlib.AbstractContextManager[None]:
-  """Ops whose weights are fetched ahead into a pool of the device; kept as attributes."""
-  return _marked(_buffer_pool_id=buffer_pool_id, _buffer_pool_size=buffer_pool_size)
+  """Ops whose weights are fetched ahead into a pool of the device; kept as attributes. TypeError unless ints."""
+  return _marked(
+    _buffer_pool_id=_int("buffer_pool_id", buffer_pool_id), _buffer_pool_size=_int("buffer_pool_size", buffer_pool_size)
+  )
 
 
 def op_specified_engine_scope(engine_name: str, kernel_lib_name: str) -> contextlib.AbstractContextManager[None]:
-  """The engine and the kernel library that the device is to use; kept as attributes."""
+  """The engine and the kernel library that the device is to use; kept as attributes. TypeError unless texts."""
+  for name, value in (("engine_name", engine_name), ("kernel_lib_name", kernel_lib_name)):
+    if not isinstance(value, str):
+      raise TypeError(f"{name} must be text: got {type(value).__name__} {value!r}")
   return _marked(_specified_engine_name=engine_name, _specified_kernel_lib_name=kernel_lib_name)
 
 
 def npu_qos_label_scope(label: int) -> contextlib.AbstractContextManager[None]:
-  """The quality-of-service label of ops; kept as an attribute."""
-  return _marked(_qos_service_label=label)
+  """The quality-of-service label of ops; kept as an attribute. TypeError unless an int."""
+  return _marked(_qos_service_label=_int("label", label))
 
 
 def subgraph_multi_dims_scope(index: int) -> contextlib.AbstractContextManager[None]:

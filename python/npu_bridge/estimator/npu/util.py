@@ -47,10 +47,11 @@ def set_iteration_per_loop(sess: Any, train_op: tf.Operation, iterations_per_loo
 
   Raises:
     ValueError: train_op is no operation (a tensor is none), or N is below 1.
-    TypeError: N is no int.
+    TypeError: N is no int, or sess no session.
   """
   _check_operation(train_op)
   check_positive_integer(iterations_per_loop, "iterations_per_loop")
+  _check_session(sess)
   if iterations_per_loop == 1:
     return train_op
   loop = IterationPerLoop()
@@ -85,10 +86,11 @@ class IterationPerLoop:
 
     Raises:
       RuntimeError: before create_iteration_per_loop_var.
-      TypeError: the number is no int.
+      TypeError: the number is no int, or sess no session.
       ValueError: the number is below 1.
     """
     check_positive_integer(iterations_per_loop, "iterations_per_loop")
+    _check_session(sess)
     if self._graph is None:
       raise RuntimeError("load_iteration_per_loop_var needs create_iteration_per_loop_var before")
     _load_loop_variables(self._graph, sess, iterations_per_loop, self._loops)
@@ -102,6 +104,11 @@ class IterationPerLoop:
 def _check_operation(train_op: Any) -> None:
   if not isinstance(train_op, tf.Operation):
     raise ValueError(f"train_op must be a tf.Operation: got {type(train_op).__name__} {getattr(train_op, 'name', train_op)!r}")
+
+
+def _check_session(sess: Any) -> None:
+  if isinstance(sess, type) or not callable(getattr(sess, "run", None)):
+    raise TypeError(f"sess must be a session: got {type(sess).__name__} {sess!r}")
 
 
 def _load_loop_variables(graph: tf.Graph, session: Any, count: int, loops: Iterable[_loops.Loop]) -> None:
@@ -124,7 +131,9 @@ def create_or_get_var(var_name: str) -> tf.Variable:
 
   Raises:
     RuntimeError: the graph has several of that name.
+    TypeError: the name is no text.
   """
+  check_type(var_name, str, "var_name")
   name = f"{_COLLECTION}/{var_name}"
   found = [variable for variable in tf.get_collection(_COLLECTION) if variable.op.name == name]
   if len(found) > 1:
@@ -144,7 +153,11 @@ def create_or_get_var(var_name: str) -> tf.Variable:
 
 
 def variable_initializer_in_host(var_list: Sequence[tf.Variable]) -> tf.Operation:
-  """The initializers of variables as one operation named `var_in_host`."""
+  """The initializers of variables as one operation named `var_in_host`. TypeError unless a list of variables."""
+  check_type(var_list, (list, tuple), "var_list")
+  for variable in var_list:
+    if not hasattr(variable, "initializer"):
+      raise TypeError(f"var_list must hold variables: got {type(variable).__name__} {variable!r}")
   if not var_list:
     return tf.no_op(name="var_in_host")
   return tf.group(*[variable.initializer for variable in var_list], name="var_in_host")
@@ -250,21 +263,27 @@ def keep_tensors_dtypes(graph: tf.Graph, input_tensors: Sequence[str]) -> None:
     _mark(op, _keep_dtype=1)
 
 
+def _op_of(tensor: Any) -> tf.Operation:
+  if not hasattr(tensor, "op"):
+    raise TypeError(f"tensor must be a tensor of a graph: got {type(tensor).__name__} {tensor!r}")
+  return tensor.op
+
+
 def set_op_tensor_max_range(tensor: tf.Tensor, max_shape: Any) -> tf.Tensor:
   """Marks the op of a tensor with the biggest shape it will have; returns the tensor."""
-  _mark(tensor.op, _op_max_shape=str(max_shape))
+  _mark(_op_of(tensor), _op_max_shape=str(max_shape))
   return tensor
 
 
 def set_op_tensor_max_size(tensor: tf.Tensor, max_size: Any) -> tf.Tensor:
   """Marks the op of a tensor with the biggest size it will have; returns the tensor."""
-  _mark(tensor.op, _op_max_size=str(max_size))
+  _mark(_op_of(tensor), _op_max_size=str(max_size))
   return tensor
 
 
 def set_op_input_tensor_multi_dims(tensor: tf.Tensor, input_shape: Any, input_dims: Any) -> tf.Tensor:
   """Marks the op of a tensor with the shapes that its inputs may have; returns the tensor."""
-  _mark(tensor.op, _subgraph_multi_dims_input_shape=str(input_shape), _subgraph_multi_dims_input_dims=str(input_dims))
+  _mark(_op_of(tensor), _subgraph_multi_dims_input_shape=str(input_shape), _subgraph_multi_dims_input_dims=str(input_dims))
   return tensor
 
 
@@ -351,12 +370,14 @@ def add_grads_and_vars(grads_and_vars: Sequence[tuple[Any, Any]], rank_size: int
 
 
 def get_gid_by_grad(grad: Any) -> int:
-  """The rank that owns the update of a gradient; -1 if add_grads_and_vars did not see it."""
+  """The rank that owns the update of a gradient; -1 if add_grads_and_vars did not see it. TypeError unless a tensor."""
+  _op_of(grad)
   return get_value(("gradient", grad.name), -1)
 
 
 def get_gid_by_weight(weight: Any) -> int:
-  """The rank that owns the update of a variable; -1 if add_grads_and_vars did not see it."""
+  """The rank that owns the update of a variable; -1 if add_grads_and_vars did not see it. TypeError unless a variable."""
+  _op_of(weight)
   return get_value(("weight", weight.name), -1)
 
 
