@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "mxrec/base/log.h"
+#include "tf/comm_calls.h"
 #include "tf/session_settings.h"
 
 namespace mxrec {
@@ -30,6 +33,7 @@ struct Owned {
 
 struct Running {
   const void* owner = nullptr;
+  std::chrono::steady_clock::time_point since = std::chrono::steady_clock::now();
   // Those that wait for their turn.
   std::deque<Owned> next;
 };
@@ -45,6 +49,7 @@ struct State {
   // Not handed on yet: the communicator is being made.
   std::vector<CommRequest> waiting;
   std::map<Key, Running> running;
+  std::map<std::string, Communicator::Handler> services;
 };
 
 // Never destroyed: progress threads may outlive static objects. A child of a fork has a state of its own, without a communicator.
@@ -88,6 +93,9 @@ void MakeCommunicator() {
   std::vector<CommRequest> waiting;
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
+    if (communicator != nullptr) {
+      for (const auto& [service, handler] : state.services) communicator->Serve(service, handler);
+    }
     state.communicator = communicator;
     state.failure = made.ok() ? OkStatus() : made.status();
     state.phase = made.ok() ? Phase::kReady : Phase::kFailed;
@@ -127,6 +135,7 @@ void HandOn(CommRequest request) {
         next = std::move(found->second.next.front());
         found->second.next.pop_front();
         found->second.owner = next.owner;
+        found->second.since = std::chrono::steady_clock::now();
       }
     }
     done(status, agreed);
@@ -273,6 +282,39 @@ Status RemoveCommGroup(const std::string& name) {
     communicator = state.communicator;
   }
   return communicator == nullptr ? OkStatus() : communicator->RemoveGroup(name);
+}
+
+void ServeComm(const std::string& service, Communicator::Handler handler) {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  if (state.communicator != nullptr) state.communicator->Serve(service, handler);
+  state.services[service] = std::move(handler);
+}
+
+Result<std::string> CallComm(int rank, const std::string& service, std::string_view request, Deadline deadline) {
+  MXREC_RETURN_IF_ERROR(StartCommAndWait());
+  State& state = GetState();
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    communicator = state.communicator;
+  }
+  if (communicator == nullptr) return FailedPreconditionError("the collective runtime has been shut down");
+  return communicator->Call(rank, service, request, deadline);
+}
+
+bool CommIsUp() {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return state.communicator != nullptr;
+}
+
+bool CommWaits(std::chrono::milliseconds time) {
+  State& state = GetState();
+  const auto before = std::chrono::steady_clock::now() - time;
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return std::any_of(state.running.begin(), state.running.end(),
+                     [&](const auto& running) { return running.second.since <= before; });
 }
 
 void ShutdownComm(std::function<void(const Status&)> done) {

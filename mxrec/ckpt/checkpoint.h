@@ -29,6 +29,8 @@
 
 namespace mxrec {
 
+class RowSource;  // row_stream.h
+
 // Told about bytes done so far of a known total; may be called from several threads. Returning false cancels (kCancelled,
 // nothing published).
 using ProgressFn = std::function<bool(uint64_t done_bytes, uint64_t total_bytes)>;
@@ -67,6 +69,16 @@ struct ShardOf {
 // tag. Temporary files that killed processes of this machine left in the folder are removed.
 Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
                                      const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard = {});
+// What a table file says of a table beside its rows.
+struct TableState {
+  TableOptions options;
+  SlotRecord slots;
+  EvictionState eviction;
+};
+// The same for rows that come from elsewhere, as those of a table do that is spread over ranks. `rows` gives each run in the order
+// of a snapshot: then the bytes are those that one table with all the rows would give.
+Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const TableState& state, const RowSource& rows,
+                                     const std::function<std::string(uint64_t content_tag)>& path_for_tag);
 // Reads header and footer only.
 Result<TableFileInfo> ReadTableFileInfo(const CheckpointIo& io, const std::string& path);
 // Reads every block and checks it against every checksum; touches no table.

@@ -7,6 +7,7 @@
 #include "mxrec/ckpt/format/manifest.h"
 #include "mxrec/ckpt/format/names.h"
 #include "mxrec/ckpt/known_files.h"
+#include "mxrec/ckpt/row_stream.h"
 #include "mxrec/ckpt/table_file_writer.h"
 
 namespace mxrec {
@@ -32,20 +33,23 @@ class LoaderSink final : public RowSink {
   std::atomic<uint64_t> rows_{0}, candidates_{0};
 };
 
-format::TableHeader HeaderOf(const Table& table, const Table::Snapshot& snapshot, ShardOf shard) {
-  const TableOptions& options = table.options();
+format::TableHeader HeaderOf(const TableOptions& options, const SlotRecord& slots, const EvictionState& eviction, ShardOf shard) {
   format::TableHeader header;
   header.table = options.name;
   header.dim = options.dim;
   header.seed = options.seed;
   header.initializer = options.initializer;
-  header.slots = snapshot.slots();
+  header.slots = slots;
   header.has_counts = options.keep_counts;
   header.has_times = options.max_cold_secs > 0;
-  header.eviction = snapshot.eviction();
+  header.eviction = eviction;
   header.shard = shard.shard;
   header.shard_count = shard.shard_count;
   return header;
+}
+
+format::TableHeader HeaderOf(const Table& table, const Table::Snapshot& snapshot, ShardOf shard) {
+  return HeaderOf(table.options(), snapshot.slots(), snapshot.eviction(), shard);
 }
 
 bool SameContents(const TableFileInfo& a, const TableFileInfo& b) {
@@ -264,6 +268,19 @@ using internal::Progress;
 using internal::TableFile;
 using internal::TableLoad;
 
+namespace {
+
+// What killed processes left behind: no manifest tells of single files. A failure is left for the next call.
+void RemoveDeadTemporaries(Env* env, const std::string& dir) {
+  const Result<std::vector<std::string>> names = env->ListDir(dir);
+  if (!names.ok()) return;
+  for (const std::string& name : *names) {
+    if (format::IsDeadTemporary(name)) static_cast<void>(env->RemoveFile(JoinPath(dir, name)));
+  }
+}
+
+}  // namespace
+
 Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
                                      const std::function<std::string(uint64_t content_tag)>& path_for_tag, ShardOf shard) {
   Env* const env = EnvOf(io);
@@ -274,12 +291,30 @@ Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const Table& table,
   Progress progress(io.progress, bytes);
   MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTable(io, table, shard, dir, beside, path_for_tag, &progress));
   MXREC_RETURN_IF_ERROR(env->SyncDir(dir));
-  // What killed processes left behind: no manifest tells of single files. A failure is left for the next call.
-  if (const Result<std::vector<std::string>> names = env->ListDir(dir); names.ok()) {
-    for (const std::string& name : *names) {
-      if (format::IsDeadTemporary(name)) static_cast<void>(env->RemoveFile(JoinPath(dir, name)));
-    }
+  RemoveDeadTemporaries(env, dir);
+  return info;
+}
+
+Result<TableFileInfo> WriteTableFile(const CheckpointIo& io, const TableState& state, const RowSource& rows,
+                                     const std::function<std::string(uint64_t content_tag)>& path_for_tag) {
+  Env* const env = EnvOf(io);
+  const std::string beside = path_for_tag(0);
+  const std::string dir = DirName(beside);
+  MXREC_RETURN_IF_ERROR(env->CreateDirs(dir));
+  const format::TableHeader header =
+      internal::DescribeSource(internal::HeaderOf(state.options, state.slots, state.eviction, {}), rows);
+  MXREC_ASSIGN_OR_RETURN(const uint64_t bytes, internal::FileBytes(header));
+  Progress progress(io.progress, bytes);
+  const std::string temporary = format::TemporaryName(beside);
+  MXREC_ASSIGN_OR_RETURN(TableFileInfo info, internal::WriteTableStream(io, header, rows, temporary, &progress));
+  const std::string path = path_for_tag(info.content_tag);
+  if (Status status = env->Rename(temporary, path); !status.ok()) {
+    static_cast<void>(env->RemoveFile(temporary));
+    return status;
   }
+  info.file = BaseName(path);
+  MXREC_RETURN_IF_ERROR(env->SyncDir(dir));
+  RemoveDeadTemporaries(env, dir);
   return info;
 }
 

@@ -99,7 +99,7 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
   return OkStatus();
 }
 
-Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, float scale, float* sums,
+Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, float* sums,
                           Executor* executor) {
   ScratchLease<SumScratch> scratch;
   scratch->offsets.assign(unique + 2, 0);
@@ -126,9 +126,6 @@ Status SumRoutedGradients(std::span<const int32_t> index, const float* values, s
         continue;
       }
       SumRows(values, which + first, nullptr, count, dim, /*onto=*/false, sum);
-      if (scale != 1.0f) {
-        for (size_t c = 0; c < dim; ++c) sum[c] *= scale;
-      }
     }
   };
   const size_t blocks = (unique + kBlock - 1) / kBlock;

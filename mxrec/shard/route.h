@@ -43,10 +43,10 @@ struct HotRoute {
 Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_t* inverse, std::span<int64_t> splits,
                 const std::function<Result<RoutedKeys>(size_t unique)>& outputs, const HotRoute* hot = nullptr);
 
-// sums [unique, dim]: row u is scale times the sum of the values [index.size(), dim] whose index is u, in the order in which they
+// sums [unique, dim]: row u is the sum of the values [index.size(), dim] whose index is u, in the order in which they
 // stand; zeros where there is none. InvalidArgument names the first index outside [0, unique).
 // The executor may be null. The result does not depend on threads.
-Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, float scale, float* sums,
+Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, float* sums,
                           Executor* executor);
 
 }  // namespace mxrec

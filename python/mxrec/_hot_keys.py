@@ -26,7 +26,7 @@ def look_up(
   table: Any, ids: tf.Tensor, default_row: tf.Tensor, training: bool, never_trained: list[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """As _sharded.look_up, for a table with hot keys."""
-  owner, hot_keys = table.config.get("owner", "mod"), table.config["hot_keys"]
+  owner, hot_keys = table.owner, table.config["hot_keys"]
   route = _loader.ops.mxrec_route_ids(ids, owner=owner, hot_keys=hot_keys, name=_ROUTE_NAME)
   begin, number = route.hot_begin, tf.size(route.hot)
   # The hot keys, owner after owner: the order in which the owners hand out their rows.

@@ -87,7 +87,7 @@ def look_up(
   table: Any, ids: tf.Tensor, default_row: tf.Tensor, training: bool, never_trained: list[int]
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """The rows [U, dim] of the rank's distinct ids, and the place of each id among them (int32, the shape of ids)."""
-  inverse, keys, counts, splits, *_ = _loader.ops.mxrec_route_ids(ids, owner=table.config.get("owner", "mod"), name="route")
+  inverse, keys, counts, splits, *_ = _loader.ops.mxrec_route_ids(ids, owner=table.owner, name="route")
   [received], [times], [received_splits] = _loader.ops.mxrec_exchange_keys([keys], [counts], [splits], name="keys")
   found = _loader.ops.mxrec_lookup_received(
     table.handle,

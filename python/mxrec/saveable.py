@@ -2,8 +2,9 @@
 
 A SaveableObject in SAVEABLE_OBJECTS streams the table to a side file next to the checkpoint and stores one number, the
 content tag of that file, in the checkpoint. The side file is called `<prefix>.data-<tag>-of-mxrec`, so that TensorFlow deletes
-it together with its checkpoint. A Saver covers the tables that exist when it is made. A meta graph must have been exported by a
-Saver to be imported: without one, import_meta_graph makes a Saver of its own before the tables can be found again, and raises.
+it together with its checkpoint. Of a table that several ranks train, the op gets the rows of all ranks, and hands them out again:
+any rank may run the Saver, one or all. A Saver covers the tables that exist when it is made. A meta graph must have been exported
+by a Saver to be imported: without one, import_meta_graph makes a Saver of its own before the tables can be found again, and raises.
 """
 
 from __future__ import annotations
@@ -81,18 +82,8 @@ def takes_part(table: Any) -> bool:
   return any(isinstance(item, TableSaveable) and item.name == table.handle.op.name for item in items)
 
 
-def refuse(table_name: str) -> None:
-  """ValueError for a table that several ranks train: a Saver runs in one process and knows the rows there."""
-  raise ValueError(
-    f"table '{table_name}' is trained by several ranks, and a tf.train.Saver has the rows of its own rank only: leave "
-    "save_with_tf_saver out, and save the table with mxrec.EmbeddingTableSaver on all ranks"
-  )
-
-
 def add_to_collection(table: Any, enabled: bool | None) -> None:
-  """Makes Savers that come later cover the table, unless switched off or several ranks train it; warns when one was made before."""
-  if table.distribution != "none":
-    return
+  """Makes Savers that come later cover the table, unless switched off; warns when one was made before."""
   if not (_default_enabled if enabled is None else enabled):
     return
   graph = table.graph

@@ -32,8 +32,9 @@ _ARGUMENTS = {  # field of the table's config -> the argument it came from
 class EmbeddingTable:
   """A sparse table in a graph. Its rows live in each session, like the value of a variable.
 
-  Where several ranks train a table of distribution "MP", the methods are about the rows that this rank owns; `insert` and `erase`
-  pass over the ids of others, so that all ranks may be given the same list.
+  Where several ranks train a table of distribution "MP", the methods are about the rows that this rank owns, and wait for no other
+  rank; `insert` and `erase` pass over the ids of others, so that all ranks may be given the same list, and `lookup_numpy` refuses
+  them. Under "DP" they are about this rank's copy: change it on all ranks alike.
 
   Made by `get_embedding_table`. The methods run at once, in `session` (a Session or a MonitoredSession; default: the default
   session); they make no ops, so they work with finalized graphs. tf.errors.OpError subclasses report what the engine refuses.
@@ -65,6 +66,11 @@ class EmbeddingTable:
     return self._config.get("distribution", "none")
 
   @property
+  def owner(self) -> str:
+    """Which rank owns an id under "MP": "mod" or "hash"."""
+    return self._config.get("owner", "mod")
+
+  @property
   def config(self) -> dict[str, Any]:
     """A copy of the settings that the graph carries."""
     return json.loads(json.dumps(self._config))
@@ -84,7 +90,7 @@ class EmbeddingTable:
     return self._ops.reset
 
   def size(self, session: Any = None) -> int:
-    """The number of ids that own a row."""
+    """The number of ids that own a row; of a table that is spread over ranks, at this rank: the table's is the sum over them."""
     return int(self._run(session, self._ops.size))
 
   def stats(self, session: Any = None) -> dict[str, Any]:
@@ -109,7 +115,10 @@ class EmbeddingTable:
     return (values, found.reshape(keys.shape)) if return_found else values
 
   def export(self, session: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """All rows: (int64 keys [n], float32 values [n, dimension]), in an order that depends only on the contents."""
+    """All rows: (int64 keys [n], float32 values [n, dimension]), in an order that depends only on the contents.
+
+    Of a table that is spread over ranks, the rows at this rank. The whole table is in a checkpoint.
+    """
     keys, values = self._run(session, [self._ops.exported_keys, self._ops.exported_values])
     return keys, values
 
@@ -267,7 +276,7 @@ def get_embedding_table(
     check_lookups: report NaN or Inf among looked-up rows (one warning per table; an error under non_finite="error").
     allow_large_dimension: see `dimension`.
     save_with_tf_saver: whether tf.train.Saver and MonitoredTrainingSession save and restore the table; None: as
-      `mxrec.save_with_tf_saver` set, at first True. Never where several ranks train the table: EmbeddingTableSaver saves it then.
+      `mxrec.save_with_tf_saver` set, at first True. A Saver at one rank has the rows of all ranks.
     owner: which rank owns an id under "MP": "mod": the id modulo the number of ranks; "hash": by a hash, for ids that are multiples
       of it.
     hot_keys: ids that nearly every batch of every rank has, 1 to 65,536 of them, each once: under "MP" every rank has a replica of
@@ -316,8 +325,6 @@ def get_embedding_table(
         )
       return tables[name]
     config["seed"] = {"initializer_seed": seed, "graph_seed": graph.seed}
-    if save_with_tf_saver and "distribution" in config:
-      saveable.refuse(name)
     table = EmbeddingTable(config, TableOps.build(name, config))
     _loader.note_table(table.handle.op.name)
     tables[name] = table

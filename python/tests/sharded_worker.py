@@ -271,7 +271,6 @@ def refusals(rank, size, folder):
   ids = tf.constant([1], tf.int64)
   message("cond", lambda: tf.cond(tf.constant(True), lambda: mxrec.embedding_lookup(table, ids), lambda: tf.zeros([1, 2])))
   message("map", lambda: tf.data.Dataset.from_tensors(ids).map(lambda x: mxrec.embedding_lookup(table, x)))
-  message("saver", lambda: mxrec.get_embedding_table("s", 2, 100, save_with_tf_saver=True))
   message("admission", lambda: mxrec.get_embedding_table("d", 2, 100, distribution_strategy="DP", min_used_times=2))
   with tf.Session() as session:
     messages["inserted"] = table.insert(list(range(10)), session=session)

@@ -153,7 +153,6 @@ def test_what_would_hang_or_mislead_is_refused(report):
   for rank, messages in enumerate(results(report, "refusals", 2)):
     assert "cannot stand inside tf.cond or tf.while_loop" in messages["cond"]
     assert "cannot stand inside a function" in messages["map"]
-    assert "a tf.train.Saver has the rows of its own rank only" in messages["saver"]
     assert '"DP" and min_used_times = 2 exclude each other' in messages["admission"]
     assert messages["inserted"] == messages["size"] == 5
     assert f"rank {1 - rank} owns id {rank + 1}, this is rank {rank}" in messages["read"]

@@ -29,6 +29,7 @@
 #include "tf/kernels/gather_texts.h"
 #include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/shard_tables.h"
 #include "tf/kernels/side_file.h"
 #include "tf/kernels/table_resource.h"
 #include "tf/progress_line.h"
@@ -313,6 +314,7 @@ class LoadOp : public FileOp {
       const EmbeddingTable& table = tables[i]->table();
       const LoadReport& report = (*reports)[i];
       WarnOfLoad(table, optimizers[i], report, directory);
+      if (TrainedByRanks(table.config())) ShardHostHere().NoteLoaded(table);
       json += i == 0 ? "" : ", ";
       json += "{\"table\": " + JsonText(table.name()) + ", \"rows\": " + std::to_string(report.rows) +
               ", \"candidates\": " + std::to_string(report.candidates) +
@@ -337,8 +339,11 @@ class SaverSaveOp : public FileOp {
     EmbeddingTable& table = tables[0]->table();
     const std::string prefix = Text(ctx->input(1));
     if (prefix.empty()) return ToTf(InvalidArgumentError("table \"" + table.name() + "\": the saver's prefix is empty"));
-    table.EvictCold(io.executor);
-    const Result<uint64_t> marker = WriteSideFile(io, table.table(), prefix);
+    const Result<uint64_t> marker = WriteSideFile(io, prefix, [&](const auto& path_for_tag) -> Result<TableFileInfo> {
+      if (TrainedByRanks(table.config())) return ShardHostHere().WriteTable(io, table, path_for_tag);
+      table.EvictCold(io.executor);
+      return WriteTableFile(io, table.table(), path_for_tag);
+    });
     MXREC_TF_RETURN_IF_ERROR(ToTf(marker.status()));
     return SetScalar(ctx, 0, static_cast<int64_t>(*marker));
   }
@@ -355,7 +360,9 @@ class SaverRestoreOp : public FileOp {
     MXREC_TF_RETURN_IF_ERROR(ToTf(path.status()));
     const std::string optimizer = table.table().slots().optimizer_kind;
     const Result<LoadReport> report =
-        ReadTableFiles(io, std::span<const std::string>(&*path, 1), &table.table(), NowMs(), {.rows_only = rows_only_});
+        TrainedByRanks(table.config())
+            ? ShardHostHere().ReadTable(io, table, *path, rows_only_)
+            : ReadTableFiles(io, std::span<const std::string>(&*path, 1), &table.table(), NowMs(), {.rows_only = rows_only_});
     MXREC_TF_RETURN_IF_ERROR(ToTf(report.status()));
     WarnOfLoad(table, optimizer, *report, *path);
     return TfStatus();

@@ -10,6 +10,7 @@
 #include "tf/c_api.h"
 #include "tf/comm_runtime.h"
 #include "tf/kernels/hcom_groups.h"
+#include "tf/kernels/shard_tables.h"
 
 namespace mxrec {
 namespace {
@@ -108,6 +109,8 @@ const char* mxrec_comm_configure(const char* json) {
   if (!options.ok()) return mxrec::TextOf(options.status());
   if (const mxrec::Status set = mxrec::ConfigureComm(*options); !set.ok()) return mxrec::TextOf(set);
   mxrec::SetHcomWorld({.rank = options->rank, .size = options->size});
+  // Other ranks may ask before there is a table here.
+  if (options->size > 1) static_cast<void>(mxrec::ShardHostHere());
   return nullptr;
 }
 
@@ -129,6 +132,9 @@ void mxrec_comm_shutdown() {
   end->changed.wait(lock, [&] { return end->reached; });
 }
 
-void mxrec_comm_leave() { mxrec::LeaveComm(); }
+void mxrec_comm_leave() {
+  mxrec::LeaveShardHost();
+  mxrec::LeaveComm();
+}
 
 const char* mxrec_comm_health() { return mxrec::TextOf(mxrec::CommHealth()); }

@@ -34,24 +34,28 @@ std::string SideFilePath(const std::string& prefix, uint64_t content_tag, int at
   return prefix + ".data-" + tag + "-of-mxrec";
 }
 
-Result<uint64_t> WriteSideFile(const CheckpointIo& io, const Table& table, const std::string& prefix) {
+Result<uint64_t> WriteSideFile(
+    const CheckpointIo& io, const std::string& prefix,
+    const std::function<Result<TableFileInfo>(const std::function<std::string(uint64_t content_tag)>& path_for_tag)>& write) {
   Env* const env = EnvOf(io);
-  std::string path;
+  std::set<std::string> chosen;
   const auto choose = [&](uint64_t tag) {
     if (tag == 0) return SideFilePath(prefix, 0, 0);  // asked for before the contents are known: names the folder only
+    std::string path;
     const std::lock_guard<std::mutex> lock(reserved().mutex);
     for (int attempt = 0; attempt < kSideFileTries; ++attempt) {
       path = SideFilePath(prefix, tag, attempt);
-      if (reserved().paths.contains(path)) continue;
+      if (reserved().paths.contains(path) && !chosen.contains(path)) continue;
       if (!env->FileExists(path) || HoldsTag(io, path, tag)) break;
     }
     reserved().paths.insert(path);
+    chosen.insert(path);
     return path;
   };
-  const Result<TableFileInfo> info = WriteTableFile(io, table, choose);
-  if (!path.empty()) {
+  const Result<TableFileInfo> info = write(choose);
+  {
     const std::lock_guard<std::mutex> lock(reserved().mutex);
-    reserved().paths.erase(path);
+    for (const std::string& path : chosen) reserved().paths.erase(path);
   }
   MXREC_RETURN_IF_ERROR(info.status());
   return info->content_tag;

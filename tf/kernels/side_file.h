@@ -8,6 +8,7 @@
 #define MXREC_TF_KERNELS_SIDE_FILE_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "mxrec/ckpt/checkpoint.h"
@@ -18,9 +19,11 @@ namespace mxrec {
 inline constexpr int kSideFileTries = 16;
 std::string SideFilePath(const std::string& prefix, uint64_t content_tag, int attempt);
 
-// Writes the table's side file; returns its content tag (the marker). The folder is made when missing. Safe for several
-// tables and threads of one process at once.
-Result<uint64_t> WriteSideFile(const CheckpointIo& io, const Table& table, const std::string& prefix);
+// Writes a table's side file by `write` (WriteTableFile, given the names of the file by content tag); returns its content tag (the
+// marker). The folder is made when missing. Safe for several tables and threads of one process at once.
+Result<uint64_t> WriteSideFile(
+    const CheckpointIo& io, const std::string& prefix,
+    const std::function<Result<TableFileInfo>(const std::function<std::string(uint64_t content_tag)>& path_for_tag)>& write);
 
 // The side file that holds the content of this marker. kNotFound when there is none; kDataLoss when there is one under its
 // name with other contents.

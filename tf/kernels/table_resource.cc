@@ -9,6 +9,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf/kernels/hcom_groups.h"
+#include "tf/kernels/shard_tables.h"
 
 namespace mxrec {
 namespace {
@@ -45,7 +46,8 @@ class TableHandleOp : public OpKernel {
     MxrecTableResource* resource = nullptr;
     OP_REQUIRES_OK(ctx, ctx->resource_manager()->LookupOrCreate<MxrecTableResource>(
                             container_.container(), container_.name(), &resource, [this](MxrecTableResource** created) -> TfStatus {
-                              Result<std::shared_ptr<EmbeddingTable>> table = EmbeddingTable::Create(config_);
+                              Result<std::shared_ptr<EmbeddingTable>> table =
+                                  TrainedByRanks(config_) ? OpenWithRanks(config_) : EmbeddingTable::Create(config_);
                               if (!table.ok()) return ToTf(table.status());
                               *created = new MxrecTableResource(*std::move(table));
                               return TfStatus();
