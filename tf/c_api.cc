@@ -5,10 +5,12 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "mxrec/base/log.h"
 #include "mxrec/engine/embedding_table.h"
 #include "mxrec/numeric/tolerance.h"
+#include "mxrec/optim/optimizer.h"
 #include "tf/interrupt.h"
 #include "tf/progress_line.h"
 #include "tf/table_notes.h"
@@ -59,6 +61,16 @@ int mxrec_tolerance(const char* subject, double* rtol, double* atol, int64_t* ul
   *atol = found->atol;
   *ulp = found->max_ulp;
   return 0;
+}
+
+const char* mxrec_check_optimizer(const char* kind, const char* const* option_names, const double* option_values, int count) {
+  std::vector<mxrec::OptimizerOption> options;
+  for (int i = 0; i < count; ++i) options.push_back({option_names[i], option_values[i]});
+  const auto made = mxrec::MakeOptimizer(kind, options);
+  if (made.ok()) return nullptr;
+  thread_local std::string kept;
+  kept = made.status().message();
+  return kept.c_str();
 }
 
 void mxrec_note_table(const char* shared_name) { mxrec::NoteTable(shared_name); }

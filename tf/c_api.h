@@ -31,6 +31,9 @@ MXREC_EXPORT int mxrec_tolerance(const char* subject, double* rtol, double* atol
 // name; it has got an op that updates it.
 MXREC_EXPORT void mxrec_note_table(const char* shared_name);
 MXREC_EXPORT void mxrec_note_table_update(const char* shared_name);
+// Whether the engine has an optimizer of that kind with those options. Null, or what is wrong, valid until the thread's next call.
+MXREC_EXPORT const char* mxrec_check_optimizer(const char* kind, const char* const* option_names, const double* option_values,
+                                               int count);
 // The world and the groups of the collective ops (kernels/hcom_groups.h). Texts are null on success, else what is wrong, valid
 // until the thread's next call.
 MXREC_EXPORT const char* mxrec_hcom_add_group(const char* name, const int* ranks, int count);
@@ -38,7 +41,8 @@ MXREC_EXPORT const char* mxrec_hcom_remove_group(const char* name);
 // *count is the group's size; its first `capacity` world ranks are written to ranks.
 MXREC_EXPORT const char* mxrec_hcom_find_group(const char* name, int* ranks, int capacity, int* count);
 // The communicator of the process (comm_runtime.h). Texts as above. Configure takes the options as a JSON object, with times in
-// milliseconds (kernels/comm_c_api.cc has the keys), and tells the world too. Start waits for the other ranks, shutdown too; leave waits for nobody.
+// milliseconds (kernels/comm_c_api.cc has the keys), and tells the world too. Start waits for the other ranks, shutdown too; leave
+// waits for nobody.
 MXREC_EXPORT const char* mxrec_comm_configure(const char* json);
 MXREC_EXPORT const char* mxrec_comm_start();
 MXREC_EXPORT void mxrec_comm_shutdown();

@@ -10,6 +10,7 @@ import ctypes
 import os
 import pathlib
 import types
+from collections.abc import Sequence
 
 LIBRARY_NAME = "libmxrec_tf.so"
 LIBRARY_VARIABLE = "MXREC_LIBRARY_PATH"
@@ -84,6 +85,17 @@ ops = _load()
 def c_library() -> ctypes.CDLL:
   """The same library, for its few plain C functions."""
   return ctypes.CDLL(str(library_path()))
+
+
+def check_optimizer(kind: str, options: Sequence[tuple[str, float]]) -> None:
+  """ValueError, with the engine's text, when it has no optimizer of that kind with those options."""
+  check = c_library().mxrec_check_optimizer
+  check.restype = ctypes.c_char_p
+  names = (ctypes.c_char_p * len(options))(*(name.encode() for name, _ in options))
+  values = (ctypes.c_double * len(options))(*(value for _, value in options))
+  text = check(kind.encode(), names, values, len(options))
+  if text is not None:
+    raise ValueError(text.decode())
 
 
 def note_table(handle_name: str) -> None:

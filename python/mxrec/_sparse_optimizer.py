@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _groups, _validate
+from mxrec import _groups, _loader, _validate
 from mxrec import table as table_lib
 from mxrec.optimizer import RowRule
 from mxrec.row_optimizer import RowOptimizer
@@ -85,7 +85,12 @@ class SparseOptimizer(RowOptimizer):
     options: tuple[tuple[str, float], ...],
     multipliers: Mapping[str, Any],
   ) -> None:
-    super().__init__(base.get_name(), make_rule(base).hyper[0])
+    rule = make_rule(base)
+    _loader.check_optimizer(rule.kind, rule.options + options)
+    for table in multipliers:
+      if table in rule.multipliers:
+        raise ValueError(f"learning_rate_multipliers has table '{table}' twice: here and in the optimizer that is given")
+    super().__init__(base.get_name(), rule.hyper[0])
     self._base = base
     self._make_rule = make_rule
     self._options = options
@@ -131,7 +136,7 @@ def sparse_optimizer(
     A RowOptimizer; `optimizer` itself when it is one already and no option is given.
 
   Raises:
-    ValueError: an optimizer without a twin; a wrong option.
+    ValueError: an optimizer without a twin; a wrong option; one that the optimizer has already, by itself or from an earlier call.
   """
   options = []
   if decay := _validate.number("weight_decay", weight_decay, 0.0):

@@ -112,6 +112,24 @@ class Mixed:
     return seen, by_type
 
 
+def test_words_switch_the_pass_on_and_off(sess, monkeypatch):
+  ids = tf.placeholder(tf.int64, [2, None])
+  fetches = [mxrec.embedding_lookup(emb_table, ids[t]) for t, emb_table in enumerate(tables(2))]
+
+  def ops(setting, more_ids):
+    monkeypatch.setenv("MXREC_FUSE", setting)
+    with tf.Session(config=ops_harness.threads(1, inter=1)) as session:  # a graph is rewritten once a session
+      return counts(ran(session, fetches, {ids: np.zeros([2, more_ids], np.int64)})[1])
+
+  for on in ("1", "yes", "ON", "true", " on "):
+    assert ops(on, 3) == (1, 0, 0, 0)
+  for off in ("0", "no", "Off", "false"):
+    assert ops(off, 3) == (0, 0, 2, 0)
+  for wrong in ("maybe", "-1", "2.5", "4 tables"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f'MXREC_FUSE must be 1, true, yes or on, .*found "{wrong}"'):
+      ops(wrong, 3)
+
+
 @pytest.mark.parametrize("clip_norm", [None, 1.0])
 def test_twenty_steps_of_26_tables_are_equal_to_the_bit_with_the_pass_on_and_off(clip_norm, monkeypatch):
   model = Mixed(clip_norm)

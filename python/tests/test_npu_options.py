@@ -308,7 +308,7 @@ def test_precision_modes_without_the_hardware_stay_float32_with_one_warning(log,
 
 
 MIXED = """
-import json, sys
+import json, os, sys
 import numpy as np
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
@@ -356,12 +356,14 @@ print("RESULT" + json.dumps({
   "odd": types(precision_mode="allow_mix_precision", modify_mixlist=odd),
   "again": types(precision_mode="allow_mix_precision"),
 }))
+os.environ["MXREC_BFLOAT16"] = "maybe"
+types(precision_mode="allow_mix_precision")
 """
 
 
 def test_mixed_precision_by_tensorflows_pass_with_lists_and_kept_ops(tmp_path):
   # Of its own process: oneDNN, which has the pass, is decided when TensorFlow is loaded.
-  environment = dict(os.environ, TF_ENABLE_ONEDNN_OPTS="1", MXREC_BFLOAT16="1")
+  environment = dict(os.environ, TF_ENABLE_ONEDNN_OPTS="1", MXREC_BFLOAT16="on")
   script = tmp_path / "mixed.py"
   script.write_text(MIXED)
   here = os.path.dirname(__file__)
@@ -380,6 +382,7 @@ def test_mixed_precision_by_tensorflows_pass_with_lists_and_kept_ops(tmp_path):
     assert found[name]["out"] != found["stock"]["out"]
   assert found["relu"]["types"] == dict(half, relu="float32")
   assert "TensorFlow has no op type 'NoSuchOp'" in done.stderr
+  assert 'MXREC_BFLOAT16 must be 1, true, yes or on, 0, false, no or off; found "maybe"; it is passed over' in done.stderr
 
 
 # Fusions

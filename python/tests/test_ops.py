@@ -504,7 +504,7 @@ def slow_ids(ids, seconds=0.01):
 @pytest.fixture
 def no_step_order(monkeypatch):
   """Turns the pass off; it reads the environment in every run's first build of a graph."""
-  monkeypatch.setenv("MXREC_DISABLE_STEP_ORDER", "1")
+  monkeypatch.setenv("MXREC_DISABLE_STEP_ORDER", "on")
 
 
 def fetch_late_lookup_with_step(times):

@@ -292,10 +292,22 @@ def test_options_of_an_optimizer_go_with_one_of_mxrecs_own(sess):
 
 @pytest.mark.parametrize("optimizer, option", [("adamw", "weight_decay"), ("lamb", "weight_decay"), ("ftrl", "l2_regularization")])
 def test_an_option_that_an_optimizer_has_already_is_refused(optimizer, option, sess):
-  sparse = mxrec.sparse_optimizer(helpers.optimizers()[optimizer], **{option: 0.1})
-  train = mxrec.minimize(tf.reduce_sum(mxrec.embedding_lookup(helpers.table(), [1])), sparse)
-  with pytest.raises(tf.errors.InvalidArgumentError, match=f"{optimizer} does not take.*{option}.*of its own"):
-    sess.run(train)
+  with pytest.raises(ValueError, match=f"{optimizer} does not take.*{option}.*of its own"):
+    mxrec.sparse_optimizer(helpers.optimizers()[optimizer], **{option: 0.1})
+
+
+def test_an_option_given_twice_is_refused_when_the_second_is_given():
+  once = mxrec.sparse_optimizer(
+    tf.train.AdagradOptimizer(0.1), weight_decay=0.1, row_clip_norm=1.0, learning_rate_multipliers={"a": 2.0}
+  )
+  for option in ("weight_decay", "row_clip_norm"):
+    with pytest.raises(ValueError, match=f'optimizer adagrad: option "{option}" is given twice'):
+      mxrec.sparse_optimizer(once, **{option: 0.2})
+  with pytest.raises(ValueError, match="has table 'a' twice: here and in the optimizer that is given"):
+    mxrec.sparse_optimizer(once, learning_rate_multipliers={"a": 3.0})
+  more = mxrec.sparse_optimizer(once, l2_regularization=0.2, learning_rate_multipliers={"b": 3.0}).row_rule()
+  assert {name for name, _ in more.options} == {"initial_accumulator_value", "weight_decay", "row_clip_norm", "l2_regularization"}
+  assert more.multipliers == {"a": 2.0, "b": 3.0}
 
 
 def test_learning_rate_multipliers_by_table_or_name_number_or_tensor(sess):

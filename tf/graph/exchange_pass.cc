@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <string_view>
@@ -16,6 +15,7 @@
 #include "tensorflow/core/graph/graph.h"
 #include "tensorflow/core/graph/node_builder.h"
 #include "tf/graph/branches.h"
+#include "tf/graph/fuse_pass.h"
 #include "tf/graph/fuse_plan.h"
 #include "tf/graph/node_groups.h"
 #include "tf/graph/npu_optimizer_pass.h"
@@ -107,8 +107,9 @@ TfStatus Join(Graph* graph, const std::vector<Node*>& nodes) {
 class ExchangePass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    const char* setting = std::getenv("MXREC_FUSE");
-    if (setting != nullptr && std::string_view(setting) == "0") return TfStatus();
+    const auto setting = FuseSetting();
+    if (!setting.ok()) return ToTf(setting.status());
+    if (*setting == 0) return TfStatus();
     if (options.is_function_graph || options.graph == nullptr || *options.graph == nullptr) return TfStatus();
     return JoinExchanges(options.graph->get());
   }

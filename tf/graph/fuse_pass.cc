@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "mxrec/base/environment_switch.h"
 #include "mxrec/base/hash.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/common_runtime/process_util.h"
@@ -199,9 +198,10 @@ TfStatus Replace(Graph* graph, const std::vector<Node*>& nodes, bool side_by_sid
 class FusePass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    const char* setting = std::getenv("MXREC_FUSE");
-    const bool by_size = setting == nullptr || *setting == '\0';
-    const int most = by_size ? 0 : std::atoi(setting);
+    const auto setting = FuseSetting();
+    if (!setting.ok()) return ToTf(setting.status());
+    const bool by_size = !setting->has_value();
+    const int most = setting->value_or(0);
     if (!by_size && most < 1) return TfStatus();
     if (options.is_function_graph || options.graph == nullptr || *options.graph == nullptr) return TfStatus();
     FuseOptions fuse;
@@ -228,6 +228,8 @@ size_t OpsFor(size_t n, const FuseOptions& options) {
 }
 
 }  // namespace
+
+Result<std::optional<int>> FuseSetting() { return ReadSwitchOrNumber("MXREC_FUSE", 1'000'000); }
 
 TfStatus FuseTableOps(Graph* graph, const FuseOptions& options) {
   std::vector<Node*> candidates;

@@ -23,7 +23,9 @@
 #define MXREC_TF_GRAPH_FUSE_PASS_H_
 
 #include <cstdint>
+#include <optional>
 
+#include "mxrec/base/status.h"
 #include "tf/status_adapter.h"
 
 namespace tensorflow {
@@ -40,6 +42,10 @@ struct FuseOptions {
   // Fuse only lookups that are known to have at most so many ids (attribute static_ids), and updates with no others. -1: all.
   int64_t max_ids = -1;
 };
+
+// What MXREC_FUSE says, if anything: 0 (or a word for it: mxrec/base/environment_switch.h), 1 or a number of tables.
+// kInvalidArgument when it says something else; every run of a session fails with it.
+Result<std::optional<int>> FuseSetting();
 
 // Fuses what can be fused.
 TfStatus FuseTableOps(tensorflow::Graph* graph, const FuseOptions& options);

@@ -13,6 +13,7 @@
 #include <sys/auxv.h>
 #endif
 
+#include "mxrec/base/environment_switch.h"
 #include "mxrec/base/log.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op.h"
@@ -175,8 +176,11 @@ TfStatus Rewrite(Pass pass, const NpuOptions& options, tensorflow::grappler::Clu
 }  // namespace
 
 bool CpuHasBfloat16() {
-  if (const char* setting = std::getenv("MXREC_BFLOAT16"); setting != nullptr && *setting != '\0') {
-    return std::string_view(setting) == "1";
+  const auto setting = ReadSwitch("MXREC_BFLOAT16");
+  if (!setting.ok()) {
+    Warn(std::string(setting.status().message()) + "; it is passed over");
+  } else if (setting->has_value()) {
+    return **setting;
   }
 #if defined(__x86_64__)
   return __builtin_cpu_supports("avx512bf16") != 0;

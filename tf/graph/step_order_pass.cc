@@ -1,12 +1,11 @@
 #include "tf/graph/step_order_pass.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "mxrec/base/environment_switch.h"
 #include "tensorflow/core/common_runtime/optimization_registry.h"
 #include "tensorflow/core/graph/control_flow.h"
 #include "tensorflow/core/graph/graph.h"
@@ -40,8 +39,9 @@ void MarkDescendants(const Node* start, int stamp, std::vector<int>* mark) {
 class StepOrderPass : public tensorflow::GraphOptimizationPass {
  public:
   TfStatus Run(const tensorflow::GraphOptimizationPassOptions& options) override {
-    const char* disabled = std::getenv("MXREC_DISABLE_STEP_ORDER");
-    if (disabled != nullptr && std::string_view(disabled) == "1") return TfStatus();
+    const auto disabled = ReadSwitch("MXREC_DISABLE_STEP_ORDER");
+    if (!disabled.ok()) return ToTf(disabled.status());
+    if (*disabled == true) return TfStatus();
     if (options.graph != nullptr && *options.graph != nullptr) {
       MXREC_TF_RETURN_IF_ERROR(OrderLookupsBeforeApplies(options.graph->get(), nullptr));
     }
