@@ -110,7 +110,7 @@ def imported():
   ids = tf.placeholder(tf.int64, [None], name="ids")
   rows = mxrec.embedding_lookup(table, ids)
   tf.identity(tf.reduce_sum(rows), name="loss")
-  graph = tf.train.export_meta_graph()
+  graph = tf.train.Saver().export_meta_graph()
   tf.reset_default_graph()
   tf.train.import_meta_graph(graph)
   loss = tf.get_default_graph().get_tensor_by_name("loss:0")
