@@ -79,7 +79,7 @@ std::vector<std::string> mxrec::FuzzSeeds() {
   fields.shape = {3, 4};
   RequestFields exchange = fields;
   exchange.kind = Collective::kAllToAll;
-  exchange.name = "x";
+  exchange.name = std::string("x");
   exchange.splits = {1, 2};
   RequestFields join;
   join.kind = Collective::kJoin;

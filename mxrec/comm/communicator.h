@@ -10,7 +10,8 @@
 //
 // Failure: the death of a rank, a passed deadline or a protocol error fails all pending requests of all groups, here and on the
 // survivors, with one message saying which rank, which name and why; every later Submit fails with it, until a new
-// Communicator is made. A disagreement over one name fails that name alone.
+// Communicator is made. Its code is FailedPrecondition, whatever failed underneath. A disagreement over one name fails that name
+// alone.
 #ifndef MXREC_COMM_COMMUNICATOR_H_
 #define MXREC_COMM_COMMUNICATOR_H_
 
@@ -153,8 +154,9 @@ class Communicator {
   // Asks one rank. NotFound: it serves no such thing. Chunks answers of any size.
   virtual Result<std::string> Call(int rank, const std::string& service, std::string_view request, Deadline deadline) = 0;
 
-  // OK, or why the world is broken.
+  // OK, or why the world is broken: FailedPrecondition.
   virtual Status health() const = 0;
+  // Of the whole life, also after Shutdown.
   virtual CommStats stats() const = 0;
 
   // Says goodbye: pending requests end with Cancelled; a rank that leaves while others wait for it in an operation makes those

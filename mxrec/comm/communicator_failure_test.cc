@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mxrec/comm/communicator.h"
+#include "mxrec/comm/controller/comm_test_util.h"
 #include "mxrec/io/test_dir.h"
 
 namespace mxrec {
@@ -44,14 +45,7 @@ struct Outcome {
 
 class CommunicatorFailureTest : public ::testing::Test {
  protected:
-  CommOptions Options(int rank, int size) const {
-    CommOptions options;
-    options.rank = rank;
-    options.size = size;
-    options.store_path = dir_.File("chief");
-    options.connect_timeout = std::chrono::seconds(20) * kSlower;
-    return options;
-  }
+  CommOptions Options(int rank, int size) const { return testing::OptionsIn(dir_, rank, size, std::chrono::seconds(20) * kSlower); }
 
   // Runs body(rank) in a process each; what it returns is what the rank said. The processes are gone when this returns.
   std::vector<Outcome> Run(int size, const std::function<std::string(int)>& body) {

@@ -73,6 +73,26 @@ TEST(CommunicatorTest, OneRankNeedsNoSocketsAndDoesEverything) {
   EXPECT_TRUE(comm->Shutdown().ok());
 }
 
+TEST(CommunicatorTest, StatisticsMayBeReadWhileTheWorldEndsAndAfterwards) {
+  ThreadWorld world(2);
+  world.OnAll([](Communicator& comm, int rank) {
+    const std::vector<float> in(100'000, 1.0f);
+    std::vector<float> out;
+    ASSERT_TRUE(comm.Run(FloatRequest(Collective::kAllReduce, "a", in, &out)).ok());
+    const CommStats before = comm.stats();
+    EXPECT_GT(before.data_bytes_sent, 0u);
+    std::atomic<bool> over = false;
+    std::thread reader([&] {
+      while (!over.load()) EXPECT_EQ(comm.stats().data_bytes_sent, before.data_bytes_sent) << rank;
+    });
+    EXPECT_TRUE(comm.Shutdown().ok());
+    over.store(true);
+    reader.join();
+    EXPECT_EQ(comm.stats().data_bytes_sent, before.data_bytes_sent);
+    EXPECT_EQ(comm.stats().data_parts_sent, before.data_parts_sent);
+  });
+}
+
 TEST(CommunicatorTest, TheTimelineTellsWhenEachOperationWasAskedForAndDone) {
   const std::string path = ::testing::TempDir() + "/timeline-" + std::to_string(::getpid()) + ".json";
   {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "mxrec/comm/communicator.h"
+#include "mxrec/comm/controller/comm_test_util.h"
 #include "mxrec/comm/transport/plugin_transport.h"
 #include "mxrec/io/test_dir.h"
 
@@ -21,7 +22,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-class CommunicatorTransportTest : public testing::TestWithParam<std::string> {
+class CommunicatorTransportTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "gloo" && !PluginIsThere("gloo", MXREC_PLUGIN_FOLDER)) GTEST_SKIP() << "built without libgloo-dev";
@@ -30,13 +31,9 @@ class CommunicatorTransportTest : public testing::TestWithParam<std::string> {
 #endif
   }
   Result<std::unique_ptr<Communicator>> Join(int rank, int size) {
-    CommOptions options;
-    options.rank = rank;
-    options.size = size;
-    options.store_path = dir_.File("chief");
+    CommOptions options = testing::OptionsIn(dir_, rank, size);
     options.transport = GetParam();
     options.plugin_folder = MXREC_PLUGIN_FOLDER;
-    options.connect_timeout = milliseconds(20'000);
     return Communicator::Create(options);
   }
   // The exit codes of processes that run `body` with their rank.
@@ -82,7 +79,7 @@ TEST_P(CommunicatorTransportTest, ProcessesSumSmallAndLargeTensors) {
     }
     return (*communicator)->Shutdown().ok() ? 0 : 5;
   });
-  EXPECT_THAT(codes, testing::ElementsAre(0, 0, 0));
+  EXPECT_THAT(codes, ::testing::ElementsAre(0, 0, 0));
 }
 
 TEST_P(CommunicatorTransportTest, AKilledRankEndsTheWaitOfTheOthersByName) {
@@ -98,11 +95,11 @@ TEST_P(CommunicatorTransportTest, AKilledRankEndsTheWaitOfTheOthersByName) {
       return status.message().find("rank 2") != std::string_view::npos ? 7 : 3;
     }
   });
-  EXPECT_THAT(codes, testing::ElementsAre(7, 7, 1000 + SIGKILL));
+  EXPECT_THAT(codes, ::testing::ElementsAre(7, 7, 1000 + SIGKILL));
   EXPECT_LT(steady_clock::now() - start, milliseconds(20'000));
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorTransportTest, testing::Values("auto", "shm", "gloo"),
+INSTANTIATE_TEST_SUITE_P(Transports, CommunicatorTransportTest, ::testing::Values("auto", "shm", "gloo"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

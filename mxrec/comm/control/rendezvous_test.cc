@@ -10,6 +10,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "mxrec/comm/controller/comm_test_util.h"
 #include "mxrec/io/env.h"
 #include "mxrec/io/test_dir.h"
 
@@ -22,14 +23,7 @@ using ::testing::HasSubstr;
 
 class RendezvousTest : public ::testing::Test {
  protected:
-  CommOptions Options(int rank, int size) const {
-    CommOptions options;
-    options.rank = rank;
-    options.size = size;
-    options.store_path = dir_.File("chief");
-    options.connect_timeout = milliseconds(5000);
-    return options;
-  }
+  CommOptions Options(int rank, int size) const { return testing::OptionsIn(dir_, rank, size, milliseconds(5000)); }
 
   static std::vector<Result<Meeting>> MeetAll(const std::vector<CommOptions>& ranks) {
     std::vector<std::optional<Result<Meeting>>> meetings(ranks.size());

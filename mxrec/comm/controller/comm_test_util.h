@@ -2,6 +2,7 @@
 #ifndef MXREC_COMM_CONTROLLER_COMM_TEST_UTIL_H_
 #define MXREC_COMM_CONTROLLER_COMM_TEST_UTIL_H_
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,6 +17,17 @@
 
 namespace mxrec::testing {
 
+// Options of a rank of a world that meets in `dir`.
+inline CommOptions OptionsIn(const TestDir& dir, int rank, int size,
+                             std::chrono::milliseconds connect_timeout = std::chrono::seconds(20)) {
+  CommOptions options;
+  options.rank = rank;
+  options.size = size;
+  options.store_path = dir.File("chief");
+  options.connect_timeout = connect_timeout;
+  return options;
+}
+
 class ThreadWorld {
  public:
   // `change` edits the options of each rank before it starts.
@@ -24,11 +36,7 @@ class ThreadWorld {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
-        CommOptions options;
-        options.rank = rank;
-        options.size = size;
-        options.store_path = size > 1 ? dir_.File("chief") : "";
-        options.connect_timeout = std::chrono::seconds(20);
+        CommOptions options = OptionsIn(dir_, rank, size);
         if (change) change(options);
         auto made = internal::CreateCommunicator(
             options, [&](const CommOptions&, std::shared_ptr<Store>) -> Result<std::unique_ptr<Transport>> {

@@ -1,0 +1,241 @@
+// What callers ask for: checked, put into the queue, withdrawn; groups.
+#include <algorithm>
+
+#include "mxrec/comm/controller/communicator_state.h"
+
+namespace mxrec::internal {
+
+Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& group) const {
+  const auto members = static_cast<int>(group.ranks.size());
+  const auto wrong = [&](const std::string& what) {
+    return InvalidArgumentError(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "' of group " +
+                                group.name + ": " + what);
+  };
+  if (CollectiveName(request.kind) == "unknown") return wrong("no such kind of operation");
+  if (request.kind == Collective::kJoin) return OkStatus();
+  if (request.name.empty() || request.name.size() > kMaxNameBytes || request.name[0] == '\x1f') {
+    return wrong("the name has " + std::to_string(request.name.size()) + " bytes, expected 1 to " + std::to_string(kMaxNameBytes) +
+                 ", the first of them no unit separator");
+  }
+  if (DTypeSize(request.dtype) == 0 || DTypeSize(request.wire) == 0) return wrong("no such element type");
+  uint64_t count = 1;
+  for (const int64_t dim : request.shape) {
+    if (dim < 0) return wrong("a dimension is " + std::to_string(dim) + ", expected 0 or more");
+    if (__builtin_mul_overflow(count, static_cast<uint64_t>(dim), &count) || count > uint64_t{1} << 59)
+      return wrong("too many elements to count");
+  }
+  if (request.shape.size() > kMaxDims)
+    return wrong(std::to_string(request.shape.size()) + " dimensions, at most " + std::to_string(kMaxDims));
+  const bool reduces =
+      request.kind == Collective::kAllReduce || request.kind == Collective::kReduce || request.kind == Collective::kReduceScatter;
+  if (reduces) {
+    if (request.op < ReduceOp::kSum || request.op > ReduceOp::kAdasum) return wrong("no such reduction");
+    const bool scaled = request.prescale != 1 || request.postscale != 1 || request.divide_by_size;
+    if (scaled && !IsFloating(request.dtype)) {
+      return wrong("a mean or a scale of " + std::string(DTypeName(request.dtype)) +
+                   " is not defined: reduce with a sum, or convert to a floating type");
+    }
+    if (request.dtype == DType::kBool &&
+        (request.op == ReduceOp::kSum || request.op == ReduceOp::kProduct || request.op == ReduceOp::kAdasum)) {
+      return wrong("bool cannot be reduced with " + std::string(ReduceOpName(request.op)) + ": use min (and) or max (or)");
+    }
+    if (request.op == ReduceOp::kAdasum &&
+        (!IsFloating(request.dtype) || (members & (members - 1)) != 0 || request.kind != Collective::kAllReduce)) {
+      return wrong("Adasum needs an allreduce of a floating type over a power of two of ranks, found " +
+                   std::string(DTypeName(request.dtype)) + " over " + std::to_string(members));
+    }
+    if (request.wire != DType::kFloat32 && (request.dtype != DType::kFloat32 || request.kind != Collective::kAllReduce ||
+                                            (request.wire != DType::kFloat16 && request.wire != DType::kBFloat16))) {
+      return wrong("cannot travel as " + std::string(DTypeName(request.wire)) +
+                   ": only float32 of an allreduce can, as float16 or bfloat16");
+    }
+  }
+  const bool rows =
+      request.kind == Collective::kAllGather || request.kind == Collective::kAllToAll || request.kind == Collective::kReduceScatter;
+  if (rows && request.shape.empty()) return wrong("a scalar has no rows: the shape needs a first dimension");
+  if ((request.kind == Collective::kBroadcast || request.kind == Collective::kReduce) &&
+      (request.root < 0 || request.root >= members)) {
+    return wrong("root " + std::to_string(request.root) + ", expected 0 to " + std::to_string(members - 1));
+  }
+  if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
+    if (request.peer < 0 || request.peer >= members || request.peer == group.me) {
+      return wrong("peer " + std::to_string(request.peer) + ", expected another rank of 0 to " + std::to_string(members - 1));
+    }
+  }
+  if (request.kind == Collective::kAllToAll) {
+    if (request.splits.size() != group.ranks.size()) {
+      return wrong(std::to_string(request.splits.size()) + " splits, expected one for each of " + std::to_string(members) +
+                   " ranks");
+    }
+    int64_t sum = 0;
+    for (const int64_t split : request.splits) {
+      if (split < 0 || __builtin_add_overflow(sum, split, &sum)) return wrong("a split is " + std::to_string(split));
+    }
+    if (sum != request.shape[0]) {
+      return wrong("the splits add up to " + std::to_string(sum) + ", the first dimension is " + std::to_string(request.shape[0]));
+    }
+  }
+  const bool gives = request.kind != Collective::kSend && request.kind != Collective::kBarrier;
+  if (gives && !request.allocate) return wrong("no allocator for the result");
+  const bool takes = request.kind != Collective::kBarrier && request.kind != Collective::kReceive &&
+                     !(request.kind == Collective::kBroadcast && request.root != group.me);
+  if (takes && request.input == nullptr && count > 0) return wrong("no input");
+  return OkStatus();
+}
+
+// Takes the request, or leaves it as it was and says why not.
+Status CommunicatorImpl::Enqueue(CommRequest& request) {
+  const std::lock_guard lock(mutex_);
+  const auto in_vain = [&](const Status& why) {
+    return Prefixed(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "': ", why);
+  };
+  if (!health_.ok()) return in_vain(health_);
+  if (closing_) return FailedPreconditionError("the communicator was shut down");
+  const auto id = group_ids_.find(request.group);
+  if (id == group_ids_.end())
+    return in_vain(NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + request.group + "'"));
+  GroupInfo& group = groups_[id->second];
+  MXREC_RETURN_IF_ERROR(Check(request, group));
+  if (group.joined) {
+    return in_vain(FailedPreconditionError("rank " + std::to_string(options_.rank) + " has joined in group " + group.name +
+                                           " and can ask for nothing until all ranks have"));
+  }
+  std::string name;
+  if (request.kind == Collective::kSend) {
+    name = PointToPointName(group.me, request.peer, request.tag);
+  } else if (request.kind == Collective::kReceive) {
+    name = PointToPointName(request.peer, group.me, request.tag);
+  } else {
+    name = request.kind == Collective::kJoin ? std::string(kJoinName) : request.name;
+  }
+  if (request.origin.size() > kMaxOriginBytes) request.origin.resize(kMaxOriginBytes);
+  std::unique_ptr<Name>& at = names_[KeyOf(group.id, name)];
+  if (at == nullptr) {
+    at = std::make_unique<Name>();
+    at->group = group.id;
+    at->name = std::move(name);
+  } else if (at->state != State::kIdle) {
+    return AlreadyExistsError(std::string(CollectiveName(request.kind)) + " '" + request.name + "' of group " + group.name +
+                              " on rank " + std::to_string(options_.rank) + ": an operation of this name is still pending" +
+                              (at->request.origin.empty() ? "" : " (" + at->request.origin + ")") +
+                              "; names must differ among operations of one step" +
+                              (request.origin.empty() ? "" : " (" + request.origin + ")"));
+  }
+  ++group.live;
+  if (request.kind == Collective::kJoin) group.joined = true;
+  at->state = State::kQueued;
+  if (timeline_ != nullptr) at->asked = Clock::now();
+  at->request = std::move(request);
+  queue_.push_back(at.get());
+  return OkStatus();
+}
+
+void CommunicatorImpl::Submit(CommRequest request) {
+  const Status status = Enqueue(request);
+  if (status.ok()) {
+    Wake();
+  } else if (request.done) {
+    request.done(status, {});
+  }
+}
+
+Status CommunicatorImpl::Run(CommRequest request, Agreed* agreed) {
+  struct Waiting {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool over = false;
+    Status status;
+    Agreed agreed;
+  } waiting;
+  request.done = [&](const Status& status, const Agreed& found) {
+    const std::lock_guard lock(waiting.mutex);
+    waiting.status = status;
+    waiting.agreed = found;
+    waiting.over = true;
+    waiting.changed.notify_one();
+  };
+  Submit(std::move(request));
+  std::unique_lock lock(waiting.mutex);
+  waiting.changed.wait(lock, [&] { return waiting.over; });
+  if (agreed != nullptr) *agreed = std::move(waiting.agreed);
+  return waiting.status;
+}
+
+void CommunicatorImpl::Cancel(const std::string& group, const std::string& name) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto id = group_ids_.find(group);
+    if (id == group_ids_.end() || closing_) return;
+    // Sends and receives are known to rank 0 by another name.
+    const Name* found = nullptr;
+    if (const auto at = names_.find(KeyOf(id->second, name)); at != names_.end() && at->second->state != State::kIdle) {
+      found = at->second.get();
+    } else {
+      for (const auto& [key, candidate] : names_) {
+        if (candidate->group == id->second && candidate->state != State::kIdle && candidate->request.name == name)
+          found = candidate.get();
+      }
+    }
+    if (found == nullptr || found->request.kind == Collective::kJoin) return;
+    cancels_.push_back({.group = found->group, .name = found->name});
+  }
+  Wake();
+}
+
+Status CommunicatorImpl::AddGroup(const std::string& name, std::vector<int> ranks) {
+  const auto wrong = [&](const std::string& what) { return InvalidArgumentError("group '" + name + "': " + what); };
+  if (name.empty() || name.size() > kMaxNameBytes)
+    return wrong("the name has " + std::to_string(name.size()) + " bytes, expected 1 to " + std::to_string(kMaxNameBytes));
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  for (size_t i = 0; i < sorted.size(); ++i) {
+    if (sorted[i] < 0 || sorted[i] >= options_.size) {
+      return wrong("rank " + std::to_string(sorted[i]) + ", expected 0 to " + std::to_string(options_.size - 1));
+    }
+    if (i > 0 && sorted[i] == sorted[i - 1]) return wrong("rank " + std::to_string(sorted[i]) + " twice");
+  }
+  if (!std::binary_search(sorted.begin(), sorted.end(), options_.rank)) {
+    return wrong("rank " + std::to_string(options_.rank) + " makes it and is not in it; only members call this");
+  }
+  return ChangeGroup(name, std::move(ranks), false);
+}
+
+Status CommunicatorImpl::RemoveGroup(const std::string& name) { return ChangeGroup(name, {}, true); }
+
+Status CommunicatorImpl::ChangeGroup(const std::string& name, std::vector<int> ranks, bool remove) {
+  const std::string key = (remove ? "-" : "+") + name;
+  std::unique_lock lock(mutex_);
+  if (!health_.ok()) return Prefixed("group '" + name + "': ", health_);
+  if (closing_) return FailedPreconditionError("the communicator was shut down");
+  if (group_waits_.contains(key))
+    return AlreadyExistsError("group '" + name + "' is being " + (remove ? "removed" : "made") + " by another thread");
+  const auto known = group_ids_.find(name);
+  if (remove) {
+    if (known == group_ids_.end()) return NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + name + "'");
+    if (known->second == kWorldGroup) return InvalidArgumentError("the group of all ranks cannot be removed");
+    const GroupInfo& group = groups_[known->second];
+    if (group.live > 0)
+      return FailedPreconditionError("group '" + name + "' has " + std::to_string(group.live) + " pending operations on rank " +
+                                     std::to_string(options_.rank));
+  } else if (known != group_ids_.end()) {
+    return AlreadyExistsError("group '" + name + "' exists already");
+  }
+  group_waits_[key] = {};
+  group_requests_.push_back({.remove = remove, .name = name, .ranks = std::move(ranks)});
+  lock.unlock();
+  Wake();
+  lock.lock();
+  changed_.wait(lock, [&] { return group_waits_[key].status.has_value(); });
+  const Status status = *group_waits_[key].status;
+  group_waits_.erase(key);
+  return status;
+}
+
+Result<std::vector<int>> CommunicatorImpl::Group(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const auto id = group_ids_.find(name);
+  if (id == group_ids_.end()) return NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + name + "'");
+  return groups_.at(id->second).ranks;
+}
+
+}  // namespace mxrec::internal

@@ -1,0 +1,148 @@
+// The state of a Coordinator, for the files that implement it.
+#ifndef MXREC_COMM_CONTROLLER_COORDINATOR_IMPL_H_
+#define MXREC_COMM_CONTROLLER_COORDINATOR_IMPL_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "mxrec/base/status.h"
+#include "mxrec/comm/controller/coordinator.h"
+#include "mxrec/comm/controller/wire.h"
+
+namespace mxrec {
+
+struct Coordinator::Impl {
+  using Fields = std::shared_ptr<const RequestFields>;
+
+  struct Group {
+    uint32_t id = 0;
+    std::string name;
+    std::vector<int> ranks;
+    std::vector<int> index;  // by world rank; -1: no member
+    std::vector<bool> joined;
+    int joined_count = 0;
+    int last_joined = 0;
+  };
+
+  // One name of a group, for as long as it keeps its number.
+  struct Slot {
+    uint64_t id = 0;
+    Group* group = nullptr;
+    std::string name;
+    bool point_to_point = false;
+    std::vector<int> pair;  // group ranks that take part when point_to_point: from, to
+    // By participant. What was agreed on last (its number stands for that), what it asks for now when that is not the same.
+    std::vector<Fields> agreed, fresh;
+    std::vector<uint8_t> asked, known, owed;
+    int asked_count = 0, owed_count = 0;
+    bool changed = false;
+    bool warned = false;
+    Status owed_status;
+    Time since;
+    size_t active_at = SIZE_MAX;
+    uint64_t used = 0;
+
+    size_t participants() const { return asked.size(); }
+    const Fields& Request(size_t i) const { return fresh[i] != nullptr ? fresh[i] : agreed[i]; }
+  };
+
+  struct PendingGroup {
+    bool remove = false;
+    std::string name;
+    std::vector<int> ranks;
+    std::vector<bool> asked;  // by world rank
+    int asked_count = 0;
+    Time since;
+    bool warned = false;
+  };
+
+  struct Rank {
+    Agreement out;
+    size_t tensors_out = 0;
+    bool left = false;
+    uint64_t given = 0, finished = 0;
+    std::deque<uint64_t> unfinished;  // first slot of each execution
+    uint64_t last_finished = 0;       // slot; 0: a join
+  };
+
+  CoordinatorOptions options;
+  std::vector<Rank> ranks;
+  int left_count = 0;
+  std::map<uint32_t, Group> groups;
+  std::unordered_map<std::string, uint32_t> group_ids;
+  uint32_t next_group = 0;
+  std::map<std::string, PendingGroup> pending_groups;                       // "+name", "-name"
+  std::map<std::string, std::pair<Status, std::vector<bool>>> owed_groups;  // same keys: who still has to hear of a failure
+  std::unordered_map<uint64_t, std::unique_ptr<Slot>> slots;
+  std::unordered_map<std::string, uint64_t> slot_ids;  // by group number and name
+  uint64_t next_slot = 1;
+  uint64_t tick = 0;
+  std::vector<Slot*> active, ready;
+
+  // words: coordinator.cc
+  std::string Who(int rank) const;
+  static std::string Quoted(const Slot& slot);
+  static std::string Quoted(const Slot& slot, const RequestFields& fields);
+  int WorldRank(const Slot& slot, size_t i) const;
+  // The place of a world rank in a slot; -1: none.
+  static int Participant(const Slot& slot, int rank);
+  std::string Asked(const Slot& slot) const;
+  std::string NameOfSlot(uint64_t id) const;
+  std::string LastOperation(int rank) const;
+
+  // answers: coordinator_requests.cc
+  void Tell(Slot& slot, size_t i, const Status& status);
+  // Takes the slot out of the running; what was agreed before stays.
+  void Reset(Slot& slot);
+  // Fails it for those who asked.
+  void Fail(Slot& slot, const Status& status);
+
+  // comparison: coordinator_requests.cc
+  // OK, or which ranks want what. `value` makes a request's text of the property in question.
+  Status Agree(const Slot& slot, std::string_view what, const std::function<std::string(const RequestFields&)>& value) const;
+  Status Validate(const Slot& slot) const;
+  // Ranks that joined take part in what zeros do not falsify.
+  Status ValidateJoined(const Slot& slot) const;
+
+  // requests: coordinator_requests.cc
+  bool Complete(const Slot& slot) const;
+  void FinishIfComplete(Slot& slot);
+  Status LeftError(const Slot& slot, int rank) const;
+  // `fresh`: null when the rank asks again for what was agreed on last.
+  Status Ask(Slot& slot, int rank, Fields fresh, Time now);
+  static std::string SlotKey(uint32_t group, std::string_view name);
+  Status AskInFull(int rank, const RequestFields& fields, Time now);
+  Status Join(Group& group, int member);
+  Status JoinLeft(const Group& group, int rank) const;
+  void Cancel(int rank, const CancelRequest& cancel);
+  void Leave(int rank);
+
+  // groups: coordinator_groups.cc
+  void FailGroup(const std::string& key, const Status& status);
+  Status AskGroup(int rank, const GroupRequest& request, Time now);
+  uint32_t AddGroup(const std::string& name, const std::vector<int>& members);
+  void RemoveGroup(uint32_t id);
+
+  // executions: coordinator_executions.cc
+  void Give(int rank, std::shared_ptr<const Execution> execution, uint64_t slot);
+  static bool Fusable(const RequestFields& fields);
+  static const RequestFields& First(const Slot& slot);
+  // Turns what is ready into executions.
+  void Emit();
+  void EmitOne(const std::vector<Slot*>& packed);
+  void Commit(Slot& slot);
+  // Takes their numbers from the names not used for longest.
+  void Forget();
+};
+
+}  // namespace mxrec
+
+#endif  // MXREC_COMM_CONTROLLER_COORDINATOR_IMPL_H_
