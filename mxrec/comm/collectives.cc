@@ -472,6 +472,11 @@ Algorithm ChooseAlgorithm(size_t bytes, DType dtype, int ranks, bool shared) {
 
 Status AllReduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op,
                  Algorithm algorithm, Deadline deadline, const Finish& finish) {
+  return AllReduce(transport, group, data, data, count, dtype, op, algorithm, deadline, finish);
+}
+
+Status AllReduce(Transport& transport, const GroupView& group, const void* input, void* data, size_t count, DType dtype,
+                 ReduceOp op, Algorithm algorithm, Deadline deadline, const Finish& finish) {
   const Call call{transport, group, deadline};
   MXREC_RETURN_IF_ERROR(call.Check());
   size_t bytes = 0;
@@ -485,20 +490,22 @@ Status AllReduce(Transport& transport, const GroupView& group, void* data, size_
     }
   }
   if (count == 0) return OkStatus();
+  const bool shared = CanShare(transport, group);
+  if (algorithm == Algorithm::kAuto || (algorithm == Algorithm::kShared && !shared)) {
+    algorithm = ChooseAlgorithm(bytes, dtype, call.size(), shared);
+  }
+  if (algorithm == Algorithm::kShared && op != ReduceOp::kAdasum && call.size() > 1) {
+    PartsReducer reducer(numbers);
+    return transport.SharedAllReduce(input, data, bytes, numbers.size(), reducer, deadline);
+  }
+  // The others work in place.
+  if (input != data) std::memcpy(data, input, bytes);
   if (call.size() == 1) {
     ScaleNumbers(data, count, dtype, numbers.scale);
     return OkStatus();
   }
   if (op == ReduceOp::kAdasum) return Widened(numbers, [&](const Numbers& wide) { return AdasumAllReduce(call, wide); });
-  const bool shared = CanShare(transport, group);
-  if (algorithm == Algorithm::kAuto || (algorithm == Algorithm::kShared && !shared)) {
-    algorithm = ChooseAlgorithm(bytes, dtype, call.size(), shared);
-  }
   switch (algorithm) {
-    case Algorithm::kShared: {
-      PartsReducer reducer(numbers);
-      return transport.SharedAllReduce(data, bytes, numbers.size(), reducer, deadline);
-    }
     case Algorithm::kRecursiveDoubling:
       return Widened(numbers, [&](const Numbers& wide) { return RecursiveDoubling(call, wide); });
     case Algorithm::kHalvingDoubling:
@@ -506,6 +513,7 @@ Status AllReduce(Transport& transport, const GroupView& group, void* data, size_
     case Algorithm::kTree:
       return Widened(numbers, [&](const Numbers& wide) { return TreeAllReduce(call, wide); });
     case Algorithm::kRing:
+    case Algorithm::kShared:
     case Algorithm::kAuto:
       break;
   }

@@ -43,7 +43,11 @@ struct Finish {
   double divide = 1;
 };
 
-// Reduces `count` elements in place on all ranks. Adasum: a group of a power of two, floating types only, else InvalidArgument.
+// Reduces `count` elements of `input` to `data` on all ranks; they are the same memory, or share no byte. Adasum: a group of a
+// power of two, floating types only, else InvalidArgument.
+Status AllReduce(Transport& transport, const GroupView& group, const void* input, void* data, size_t count, DType dtype,
+                 ReduceOp op, Algorithm algorithm, Deadline deadline, const Finish& finish = {});
+// In place.
 Status AllReduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op,
                  Algorithm algorithm, Deadline deadline, const Finish& finish = {});
 // To `root` (group rank); the other ranks' data keep no promised value.

@@ -23,8 +23,9 @@ struct LocalRank {
   std::string aborted;  // why; empty: not
   bool is_aborted = false;
   std::condition_variable changed;
-  // SharedAllReduce: what this rank handed in, and how many of its phases it has ended, ever.
+  // SharedAllReduce: what this rank handed in, where it wants the result, and how many of its phases it has ended, ever.
   const void* shared = nullptr;
+  const void* reduced = nullptr;
   size_t shared_bytes = 0;
   uint64_t phase = 0;
 };
@@ -132,18 +133,21 @@ class LocalTransport final : public Transport {
     return status;
   }
 
-  Status SharedAllReduce(void* data, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline) override {
-    if (!shares_memory_) return Transport::SharedAllReduce(data, bytes, granule, reducer, deadline);
+  Status SharedAllReduce(const void* input, void* data, size_t bytes, size_t granule, SliceReducer& reducer,
+                         Deadline deadline) override {
+    if (!shares_memory_) return Transport::SharedAllReduce(input, data, bytes, granule, reducer, deadline);
     std::unique_lock lock(world_->mutex);
     if (!dead_.ok()) return dead_;
     LocalRank& me = world_->ranks[rank_];
-    me.shared = data;
+    me.shared = input;
+    me.reduced = data;
     me.shared_bytes = bytes;
     MXREC_RETURN_IF_ERROR(EndPhase(lock, deadline));
     const size_t ranks = world_->ranks.size();
-    std::vector<const char*> whole(ranks);
+    std::vector<const char*> whole(ranks), reduced(ranks);
     for (size_t r = 0; r < ranks; ++r) {
       whole[r] = static_cast<const char*>(world_->ranks[r].shared);
+      reduced[r] = static_cast<const char*>(world_->ranks[r].reduced);
       if (world_->ranks[r].shared_bytes != bytes) {
         dead_ = DataLossError("rank " + std::to_string(rank_) + " reduces " + std::to_string(bytes) + " bytes, rank " +
                               std::to_string(r) + " " + std::to_string(world_->ranks[r].shared_bytes));
@@ -162,7 +166,7 @@ class LocalTransport final : public Transport {
     lock.unlock();
     for (size_t r = 0; r < ranks; ++r) {
       const size_t from = border(r), to = border(r + 1);
-      if (static_cast<int>(r) != rank_ && to > from) std::memcpy(static_cast<char*>(data) + from, whole[r] + from, to - from);
+      if (static_cast<int>(r) != rank_ && to > from) std::memcpy(static_cast<char*>(data) + from, reduced[r] + from, to - from);
     }
     lock.lock();
     bytes_sent_ += bytes - (last - first) + (ranks - 1) * (last - first);

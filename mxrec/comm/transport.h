@@ -64,9 +64,9 @@ class Transport {
 
   // Whether ranks see each other's memory through this transport, so that a reduction reads peers in place (see SharedAllReduce).
   virtual bool shares_memory() const { return false; }
-  // Only with shares_memory(): hands `data` to all ranks, calls reducer.Reduce with the pointers to every rank's bytes, rank 0
+  // Only with shares_memory(): hands `input` to all ranks, calls reducer.Reduce with the pointers to every rank's bytes, rank 0
   // first, for the slices that fall to this rank, and returns when `data` of every rank holds the reduced whole. `granule` is
-  // the size of an element: slices are multiples of it.
+  // the size of an element: slices are multiples of it. `input` is `data`, or shares no byte with it.
   class SliceReducer {
    public:
     virtual ~SliceReducer() = default;
@@ -74,7 +74,8 @@ class Transport {
     virtual void Reduce(std::span<const void* const> ranks, void* out, size_t bytes) = 0;
   };
   // Unimplemented where ranks do not share memory.
-  virtual Status SharedAllReduce(void* data, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline);
+  virtual Status SharedAllReduce(const void* input, void* data, size_t bytes, size_t granule, SliceReducer& reducer,
+                                 Deadline deadline);
 
   // Ends a blocked Exchange, here and in all later calls, with Aborted(why). From any thread.
   virtual void Abort(std::string why) = 0;

@@ -287,18 +287,27 @@ TEST_P(TransportTest, ASharedReductionGivesEveryRankTheWhole) {
     RunRanks(GetParam().make(size), [&](Transport& transport) {
       if (!transport.shares_memory()) {
         Add add;
-        EXPECT_EQ(transport.SharedAllReduce(nullptr, 0, 4, add, In(milliseconds(1000))).code(), StatusCode::kUnimplemented);
+        EXPECT_EQ(transport.SharedAllReduce(nullptr, nullptr, 0, 4, add, In(milliseconds(1000))).code(),
+                  StatusCode::kUnimplemented);
         return;
       }
       for (size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{1000}, size_t{1'234'567}}) {
         std::vector<uint32_t> data(count, transport.rank() + 1);
         for (size_t i = 0; i < count; i += 3) data[i] += 4;
         Add add;
-        const Status status = transport.SharedAllReduce(data.data(), count * 4, 4, add, In(milliseconds(60'000)));
-        ASSERT_TRUE(status.ok()) << status;
+        const std::vector<uint32_t> before = data;
+        std::vector<uint32_t> apart(count, 99);
         uint32_t plain = 0, raised = 0;
         for (int r = 0; r < size; ++r) plain = plain * 10 + r + 1, raised = raised * 10 + r + 5;
-        for (size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], i % 3 == 0 ? raised : plain) << i << " of " << count;
+        // To other memory, then in place; on the last rank in place alone.
+        std::vector<uint32_t>& out = transport.rank() == size - 1 ? data : apart;
+        for (std::vector<uint32_t>* const to : {&out, &data}) {
+          if (to == &data) data = before;
+          const Status status = transport.SharedAllReduce(data.data(), to->data(), count * 4, 4, add, In(milliseconds(60'000)));
+          ASSERT_TRUE(status.ok()) << status;
+          for (size_t i = 0; i < count; ++i) ASSERT_EQ((*to)[i], i % 3 == 0 ? raised : plain) << i << " of " << count;
+          if (to != &data) ASSERT_EQ(data, before);
+        }
       }
     });
   }

@@ -1,5 +1,7 @@
 #include "tf/kernels/collective_kernel.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -35,6 +37,20 @@ size_t Elements(const std::vector<int64_t>& shape) {
   size_t count = 1;
   for (const int64_t size : shape) count *= static_cast<size_t>(size);
   return count;
+}
+
+// From this size on an allocation is a mapping of its own, whose pages come with the first write: a few large ones instead of
+// thousands, where the system has them.
+constexpr size_t kFreshBytes = size_t{32} << 20;
+constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
+
+void AskForHugePages(void* data, size_t bytes) {
+#ifdef MADV_HUGEPAGE
+  if (bytes < kFreshBytes) return;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage, last = (begin + bytes) / kHugePage * kHugePage;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
 }
 
 template <typename T>
@@ -312,7 +328,7 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     if (part.allocate) {
       request.allocate = [call, i](const Agreed& result) { return call->parts[i].allocate(call->ctx, result); };
     } else if (part.output >= 0) {
-      request.allocate = [call, i](const Agreed& result) -> Result<void*> {
+      request.allocate = [call, i, input = request.input](const Agreed& result) -> Result<void*> {
         const Part& part = call->parts[i];
         TensorShape shape;
         for (const int64_t size : result.shape) MXREC_RETURN_IF_ERROR(FromTf(shape.AddDimWithStatus(size)));
@@ -322,6 +338,7 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
         } else {
           MXREC_RETURN_IF_ERROR(FromTf(call->ctx->allocate_output(part.output, shape, &output)));
         }
+        if (output->data() != input) AskForHugePages(output->data(), output->TotalBytes());
         return output->data();
       };
     }

@@ -119,10 +119,14 @@ Status Executor::Reduction(Job& job, Deadline deadline) {
   tensor.agreed.shape = *arguments.shape;
   void* const out = Allocate(tensor, packed_, bytes);
   if (out == nullptr && bytes > 0) return NoMemory(bytes);
-  if (tensor.request != nullptr) {
+  if (tensor.request == nullptr) {
+    if (bytes > 0) std::memset(out, 0, bytes);
+  } else if (job.kind == Collective::kAllReduce && arguments.prescale == 1 &&
+             (arguments.wire == DType::kFloat32 || arguments.dtype != DType::kFloat32)) {
+    return AllReduce(transport_, group, tensor.request->input, out, count, arguments.dtype, arguments.op, algorithm_, deadline,
+                     FinishOf(arguments, job));
+  } else {
     Copy(out, tensor.request->input, bytes);
-  } else if (bytes > 0) {
-    std::memset(out, 0, bytes);
   }
   if (arguments.prescale != 1) Scale(out, count, arguments.dtype, arguments.prescale);
   const Finish finish = FinishOf(arguments, job);
