@@ -48,6 +48,9 @@ MXREC_EXPORT const char* mxrec_comm_start();
 MXREC_EXPORT void mxrec_comm_shutdown();
 MXREC_EXPORT void mxrec_comm_leave();
 MXREC_EXPORT const char* mxrec_comm_health();
+// What the present communicator has done, as in CommStats (mxrec/comm/communicator.h), field after field in its order: the first
+// `count` of them. Zeros when there is none.
+MXREC_EXPORT void mxrec_comm_stats(uint64_t* values, int count);
 // The options of NpuOptimizer (graph/npu_options.h). Checks the rewrite options of a session's configuration, given as a serialized
 // RewriterConfig, and writes to the log what is to be said of them. Returns 0 and in *text a JSON object (NpuOptionsJson), or the
 // canonical code of the failure and its message. *text lasts until the next call in the same thread.

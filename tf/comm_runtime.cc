@@ -11,6 +11,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,8 +24,8 @@ namespace {
 
 enum class Phase { kNone, kStarting, kReady, kFailed };
 
-// A name in use, by group and name.
-using Key = std::pair<std::string, std::string>;
+// What a name in use is found by.
+std::string KeyOf(const std::string& group, const std::string& name) { return group + '\n' + name; }
 
 struct Owned {
   CommRequest request;
@@ -48,7 +49,7 @@ struct State {
   std::vector<std::function<void(const Status&)>> starters;
   // Not handed on yet: the communicator is being made.
   std::vector<CommRequest> waiting;
-  std::map<Key, Running> running;
+  std::unordered_map<std::string, Running> running;
   std::map<std::string, Communicator::Handler> services;
 };
 
@@ -122,8 +123,8 @@ void StartLocked(State& state) {
 // With the name marked as running. The lock is not held.
 void HandOn(CommRequest request) {
   State& state = GetState();
-  const Key key{request.group, request.name};
-  request.done = [key, done = std::move(request.done)](const Status& status, const Agreed& agreed) {
+  request.done = [key = KeyOf(request.group, request.name), done = std::move(request.done)](const Status& status,
+                                                                                            const Agreed& agreed) {
     State& state = GetState();
     Owned next;
     {
@@ -217,7 +218,7 @@ void SubmitComm(CommRequest request, const void* owner, bool repeatable) {
   bool taken = false;
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
-    const auto [place, fresh] = state.running.try_emplace({request.group, request.name});
+    const auto [place, fresh] = state.running.try_emplace(KeyOf(request.group, request.name));
     if (!fresh && repeatable) {
       place->second.next.push_back({std::move(request), owner});
       return;
@@ -238,7 +239,7 @@ void CancelComm(const std::string& group, const std::string& name, const void* o
   std::vector<CommRequest> dropped;
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
-    const auto found = state.running.find({group, name});
+    const auto found = state.running.find(KeyOf(group, name));
     if (found == state.running.end()) return;
     std::deque<Owned>& next = found->second.next;
     for (auto entry = next.begin(); entry != next.end(); ++entry) {
@@ -367,6 +368,16 @@ Status CommHealth() {
   const std::lock_guard<std::mutex> lock(state.mutex);
   if (state.phase == Phase::kFailed) return state.failure;
   return state.communicator == nullptr ? OkStatus() : state.communicator->health();
+}
+
+CommStats CommStatistics() {
+  State& state = GetState();
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    communicator = state.communicator;
+  }
+  return communicator == nullptr ? CommStats() : communicator->stats();
 }
 
 }  // namespace mxrec

@@ -44,6 +44,8 @@ void LeaveComm();
 
 // OK, or why the communicator could not be made or is broken.
 Status CommHealth();
+// Of the present communicator; zeros when there is none.
+CommStats CommStatistics();
 
 }  // namespace mxrec
 

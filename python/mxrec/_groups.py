@@ -97,6 +97,14 @@ def health() -> str | None:
   return None
 
 
+def statistics() -> dict[str, int]:
+  """What this rank's communicator has done so far (CommStats of mxrec/comm/communicator.h); zeros where there is none."""
+  names = ("operations", "fused_buffers", "agreements", "full_requests", "control_bytes", "data_bytes", "data_parts")
+  values = (ctypes.c_uint64 * len(names))()
+  _loader.c_library().mxrec_comm_stats(values, len(names))
+  return dict(zip(names, values))
+
+
 def add(group: str, ranks: list[int]) -> None:
   """Makes a group; ValueError for a name that is taken, ranks outside of the world, or other ranks that gave another list."""
   world()

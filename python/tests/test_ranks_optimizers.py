@@ -15,7 +15,7 @@ from npu_bridge.estimator.npu import (
   npu_strategy,
 )
 
-from mxrec import _slices
+from mxrec import _groups, _slices
 
 SGD = tf.train.GradientDescentOptimizer
 
@@ -95,6 +95,40 @@ def test_d_18_d_43_slices_are_merged():
     assert big == [60000.0, 60000.0]
     assert whole == [-2]
     assert travelled == [2, 2]
+
+
+def routed(rows):
+  """Indices that some ranks share, -1 and none at all among them; values of any rank; bits compared by all."""
+  me = api.get_rank_id()
+  random = np.random.RandomState(me)
+  ids = random.randint(-1, 40, rows[me]).astype(np.int64)
+  values = random.randn(rows[me], 3, 2).astype(np.float32)
+  summed = _slices.allreduce(tf.IndexedSlices(tf.constant(values), tf.constant(ids)), False, name="routed")
+  vector = _slices.allreduce(tf.IndexedSlices(tf.constant(values[:, 0, 0]), tf.constant(ids.astype(np.int32))), True)
+  assert summed.values.shape.as_list() == [None, 3, 2] and vector.indices.dtype == tf.int32
+  kinds = {op.type for op in tf.get_default_graph().get_operations()}
+  with tf.Session() as session:
+    found = session.run([summed.indices, summed.values, vector.indices, vector.values])
+  if len(rows) == 2:  # what is distinct here went to the other rank once
+    assert _groups.statistics()["data_bytes"] == len(set(ids)) * (8 + 6 * 4 + 4 + 4)
+  return ["MxrecAllToAll" in kinds, *(part.tolist() for part in found), ids.tolist(), values.tolist()]
+
+
+@pytest.mark.parametrize("rows", [pytest.param([30, 0, 50, 7], marks=pytest.mark.thorough), [30, 7]])
+def test_slices_of_many_ranks_go_by_their_owners(rows):
+  results = ranks.run(len(rows), routed, rows).results()
+  expected = {}
+  for *_, ids, values in results:
+    for index, value in zip(ids, values):
+      expected[index] = expected.get(index, 0) + np.array(value)
+  for over_owners, indices, values, indices32, vector, *_ in results:
+    assert over_owners == (len(rows) == 4)
+    assert [indices, values, indices32, vector] == results[0][1:5]  # the same bits
+    assert sorted(indices) == sorted(indices32) == sorted(expected)
+    for index, value in zip(indices, values):
+      np.testing.assert_allclose(value, expected[index], rtol=1e-5, atol=1e-6)
+    for index, value in zip(indices32, vector):
+      np.testing.assert_allclose(value, expected[index][0, 0] / len(rows), rtol=1e-5, atol=1e-6)
 
 
 def npu_allreduce():

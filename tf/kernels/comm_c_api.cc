@@ -1,6 +1,7 @@
 // The C functions of tf/c_api.h about ranks, groups and the communicator.
 #include <algorithm>
 #include <condition_variable>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -138,3 +139,10 @@ void mxrec_comm_leave() {
 }
 
 const char* mxrec_comm_health() { return mxrec::TextOf(mxrec::CommHealth()); }
+
+void mxrec_comm_stats(uint64_t* values, int count) {
+  const mxrec::CommStats stats = mxrec::CommStatistics();
+  const uint64_t all[] = {stats.operations,         stats.fused_buffers,   stats.agreements,     stats.full_requests,
+                          stats.control_bytes_sent, stats.data_bytes_sent, stats.data_parts_sent};
+  std::copy_n(all, std::clamp<int>(count, 0, static_cast<int>(std::size(all))), values);
+}
