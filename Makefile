@@ -33,7 +33,7 @@ tsan: setup  ## engine tests under ThreadSanitizer
 bench: build  ## benchmarks: a table, and JSON in bench/out (ARGS=--quick: small tables)
 	@scripts/bench.sh $(ARGS)
 
-bench-comm: setup  ## allreduce between two ranks beside raw Open MPI and Gloo
+bench-comm: setup  ## collectives between two ranks, also through TensorFlow, beside raw Open MPI and Gloo (ARGS=--horovod: and Horovod)
 	@scripts/bench_comm.sh $(ARGS)
 
 bench-peers: build  ## the same beside other libraries, installed below build/peers (8 GB; ARGS="--quick --no-peers": a smoke run)

@@ -3,27 +3,23 @@
 // ratio to the raw engine within a turn.
 //
 // usage: comm_bench [--turns N] [--json FILE]   (starts itself twice through mpirun; MXREC_MPIRUN_FLAGS: more flags for it)
-#include <gloo/algorithm.h>
-#include <gloo/allreduce.h>
-#include <gloo/allreduce_halving_doubling.h>
-#include <gloo/allreduce_ring_chunked.h>
-#include <gloo/math.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/file_store.h>
-#include <gloo/transport/tcp/device.h>
-#include <mpi.h>
 #include <unistd.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "bench/harness.h"
+#include "bench/raw_collectives.h"
 #include "mxrec/comm/collectives.h"
+#include "mxrec/comm/communicator.h"
+#include "mxrec/comm/controller/executor.h"
 #include "mxrec/comm/store.h"
 #include "mxrec/comm/transport.h"
 #include "mxrec/comm/transport/plugin_transport.h"
@@ -33,12 +29,6 @@ namespace mxrec::bench {
 namespace {
 
 constexpr int kRanks = 2;
-
-struct System {
-  std::string name;
-  std::function<void(float* data, size_t count)> run;
-  std::vector<double> seconds = {};  // one a turn
-};
 
 Deadline InAMinute() { return std::chrono::steady_clock::now() + std::chrono::minutes(1); }
 
@@ -85,6 +75,101 @@ std::string SizeName(size_t bytes) {
   return bytes >= (1 << 20) ? std::to_string(bytes >> 20) + " MiB" : std::to_string(bytes >> 10) + " KiB";
 }
 
+// Sums of `tensors` tensors of `count` numbers, under names that the ranks know already; returns when all are there.
+class Named {
+ public:
+  Named(Communicator* communicator, size_t tensors, size_t count)
+      : communicator_(communicator), data_(tensors, std::vector<float>(count)) {}
+
+  void Run() {
+    for (CommRequest& request : Requests()) communicator_->Submit(std::move(request));
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return left_ == 0; });
+  }
+
+  // The same without names that anybody agrees on: as the one packed reduction that they become.
+  void RunPacked(Executor* executor, const std::vector<int>& ranks, int rank) {
+    const std::vector<CommRequest> requests = Requests();
+    Job job;
+    job.ranks = ranks;
+    job.me = rank;
+    for (const CommRequest& request : requests) job.tensors.emplace_back().request = &request;
+    if (const Status status = executor->Run(job, InAMinute()); !status.ok()) Fail(status.ToString());
+    for (size_t i = 0; i < requests.size(); ++i) requests[i].done(job.tensors[i].status, job.tensors[i].agreed);
+  }
+
+ private:
+  std::vector<CommRequest> Requests() {
+    left_ = data_.size();
+    std::vector<CommRequest> requests;
+    requests.reserve(data_.size());
+    for (size_t i = 0; i < data_.size(); ++i) {
+      CommRequest request;
+      request.name = "gradients/layer_" + std::to_string(i) + "/kernel";
+      request.shape = {static_cast<int64_t>(data_[i].size())};
+      request.input = data_[i].data();
+      request.allocate = [this, i](const Agreed&) -> Result<void*> { return data_[i].data(); };
+      request.done = [this](const Status& status, const Agreed&) {
+        if (!status.ok()) Fail(status.ToString());
+        const std::lock_guard lock(mutex_);
+        if (--left_ == 0) changed_.notify_one();
+      };
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+
+  Communicator* const communicator_;
+  std::vector<std::vector<float>> data_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t left_ = 0;
+};
+
+// What names and agreement add to a step of 200 tensors: 200 named sums of one number beside the one packed reduction that they
+// become, with the same requests, copies and callbacks.
+void MeasureAgreement(int rank, int turns, Transport* shm, const std::vector<int>& ranks, const std::string& folder,
+                      Report* report) {
+  constexpr size_t kTensors = 200;
+  constexpr int kRepeats = 100;
+  CommOptions options;
+  options.rank = rank;
+  options.size = kRanks;
+  options.store_path = folder + "/agreement";
+  options.transport = "shm";
+  auto made = Communicator::Create(options);
+  if (!made.ok()) Fail(made.status().ToString());
+  Communicator& communicator = **made;
+  Named named(&communicator, kTensors, 1);
+  Executor executor(*shm, Algorithm::kAuto);
+  std::vector<double> with, without;
+  for (int turn = -1; turn < turns; ++turn) {
+    for (const bool agreed : {true, false}) {
+      MPI_Barrier(MPI_COMM_WORLD);
+      const double begin = Now();
+      for (int i = 0; i < kRepeats; ++i) agreed ? named.Run() : named.RunPacked(&executor, ranks, rank);
+      const double seconds = SecondsOfAll((Now() - begin) / kRepeats);
+      if (turn >= 0) (agreed ? with : without).push_back(seconds * 1e6);
+    }
+  }
+  const CommStats before = communicator.stats();
+  for (int i = 0; i < kRepeats; ++i) named.Run();
+  const CommStats after = communicator.stats();
+  MPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) {
+    std::vector<double> difference;
+    for (size_t i = 0; i < with.size(); ++i) difference.push_back(with[i] - without[i]);
+    const auto a_step = [](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / kRepeats; };
+    report->Note("200 cached names, one number each: reductions a step", a_step(before.operations, after.operations), "");
+    report->Note("200 cached names, one number each: messages from rank 0", a_step(before.agreements, after.agreements), "");
+    report->Note("200 cached names, one number each: a step", Median(with), "us");
+    report->Note("the same packed by hand, without agreement: a step", Median(without), "us");
+    report->Add("agreement on 200 cached names, shared memory, us", Median(difference), 50, false);
+  }
+  const Status left = communicator.Shutdown();
+  if (!left.ok()) Fail(left.ToString());
+}
+
 void Run(int turns, const std::string& json) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -101,41 +186,22 @@ void Run(int turns, const std::string& json) {
   auto gloo_transport = std::move(MakePluginTransport("gloo", options, *store, InAMinute())).value();
   auto mpi_transport = std::move(MakePluginTransport("mpi", options, *store, InAMinute())).value();
 
-  gloo::transport::tcp::attr attributes;
-  attributes.hostname = "127.0.0.1";
-  auto device = gloo::transport::tcp::CreateDevice(attributes);
   const std::string gloo_folder = std::string(folder) + "/gloo";
   if (rank == 0) std::filesystem::create_directory(gloo_folder);
   MPI_Barrier(MPI_COMM_WORLD);
-  gloo::rendezvous::FileStore gloo_store(gloo_folder);
-  auto context = std::make_shared<gloo::rendezvous::Context>(rank, size);
-  context->connectFullMesh(gloo_store, device);
-  uint32_t tag = 0;
+  RawEngines engines(rank, size, gloo_folder);
 
   Report report("comm");
+  MeasureAgreement(rank, turns, shm.get(), ranks, folder, &report);
   for (const size_t bytes : {size_t{1} << 10, size_t{1} << 20, size_t{64} << 20}) {
     const size_t count = bytes / sizeof(float);
     const int repeats = bytes <= 1024 ? 1000 : bytes <= (1 << 20) ? 40 : 2;
-    std::vector<float> data(count), result(count);
-    gloo::AllreduceRingChunked<float> ring_chunked(context, {data.data()}, static_cast<int>(count));
-    gloo::AllreduceHalvingDoubling<float> halving(context, {data.data()}, static_cast<int>(count));
+    std::vector<float> data(count);
     std::vector<System> systems;
     systems.push_back(Ours("ours, shared memory", shm.get(), ranks));
     systems.push_back(Ours("ours, Open MPI", mpi_transport.get(), ranks));
     systems.push_back(Ours("ours, Gloo", gloo_transport.get(), ranks));
-    systems.push_back({"MPI_Allreduce", [](float* in, size_t n) {
-                         MPI_Allreduce(MPI_IN_PLACE, in, static_cast<int>(n), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
-                       }});
-    systems.push_back({"Gloo ring", [&](float* in, size_t n) {
-                         gloo::AllreduceOptions ring(context);
-                         ring.setOutput(in, n);
-                         ring.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
-                         ring.setReduceFunction(static_cast<void (*)(void*, const void*, const void*, size_t)>(&gloo::sum<float>));
-                         ring.setTag(tag++);
-                         gloo::allreduce(ring);
-                       }});
-    systems.push_back({"Gloo ring_chunked", [&](float*, size_t) { ring_chunked.run(); }});
-    systems.push_back({"Gloo halving_doubling", [&](float*, size_t) { halving.run(); }});
+    for (System& raw : engines.Systems(data.data(), count)) systems.push_back(std::move(raw));
     for (int turn = -1; turn < turns; ++turn) {
       for (System& system : systems) {
         std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
@@ -159,8 +225,7 @@ void Run(int turns, const std::string& json) {
                false);
     report.Add(what + "ours over Open MPI / MPI_Allreduce", RatioTo(systems, "ours, Open MPI", {"MPI_Allreduce"}), small ? 4 : 1.5,
                false);
-    report.Add(what + "ours over Gloo / Gloo's best",
-               RatioTo(systems, "ours, Gloo", {"Gloo ring", "Gloo ring_chunked", "Gloo halving_doubling"}), small ? 2 : 1.1, false);
+    report.Add(what + "ours over Gloo / Gloo's best", RatioTo(systems, "ours, Gloo", kGlooSystems), small ? 2 : 1.1, false);
   }
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank != 0) return;
