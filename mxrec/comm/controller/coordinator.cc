@@ -8,6 +8,8 @@
 namespace mxrec {
 namespace {
 
+constexpr size_t kStallsTold = 4;
+
 // Appends the agreement, in several messages when it is too long for one.
 void Split(int rank, Agreement agreement, std::vector<std::pair<int, Agreement>>* out) {
   constexpr size_t kTensors = kMaxIdsInMessage / 4, kErrors = 1024;
@@ -84,7 +86,9 @@ std::string Coordinator::Impl::NameOfSlot(uint64_t id) const {
   if (id == 0) return "a join";
   const auto found = slots.find(id);
   if (found == slots.end()) return "an operation whose name is forgotten";
-  return "'" + (found->second->point_to_point ? found->second->name.substr(1) : found->second->name) + "'";
+  std::string quoted = "'";
+  quoted.append(found->second->name, found->second->point_to_point ? 1 : 0).push_back('\'');
+  return quoted;
 }
 
 std::string Coordinator::Impl::LastOperation(int rank) const {
@@ -172,13 +176,17 @@ Status Coordinator::CheckStalls(Time now, std::vector<std::string>* warnings) {
     for (size_t n = 0; n < missing.size() && n < 4; ++n) text += "; " + impl_->LastOperation(missing[n]);
     return text;
   };
-  for (Impl::Slot* const slot : impl_->active) {
-    const auto waited = now - slot->since;
-    if (waited >= impl_->options.stall_abort) {
-      return FailedPreconditionError(text_of(*slot) + "; the limit is " + std::to_string(impl_->options.stall_abort.count()) +
-                                     " ms");
-    }
-    if (waited >= impl_->options.stall_warning && !slot->warned) {
+  // Where ranks wait for each other in different operations, each of these is half of the reason: all are named.
+  std::vector<Impl::Slot*> oldest_first(impl_->active.begin(), impl_->active.end());
+  std::ranges::stable_sort(oldest_first, {}, &Impl::Slot::since);
+  if (!oldest_first.empty() && now - oldest_first[0]->since >= impl_->options.stall_abort) {
+    std::string text = text_of(*oldest_first[0]) + "; the limit is " + std::to_string(impl_->options.stall_abort.count()) + " ms";
+    for (size_t i = 1; i < oldest_first.size() && i < kStallsTold; ++i) text += "\nand " + text_of(*oldest_first[i]);
+    if (oldest_first.size() > kStallsTold) text += "\nand " + std::to_string(oldest_first.size() - kStallsTold) + " more wait";
+    return FailedPreconditionError(std::move(text));
+  }
+  for (Impl::Slot* const slot : oldest_first) {
+    if (now - slot->since >= impl_->options.stall_warning && !slot->warned) {
       slot->warned = true;
       warnings->push_back(text_of(*slot));
     }

@@ -402,6 +402,20 @@ TEST(CoordinatorTest, StallsAreReportedOnceAndEndTheWorldAtTheLimit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("the limit is 300000 ms"));
 }
 
+TEST(CoordinatorTest, AWorldEndedByAStallNamesWhatElseWaitsOldestFirst) {
+  Told told(2, [](CoordinatorOptions& options) { options.stall_abort = milliseconds(4'000); });
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("branch")).ok());
+  told.Pass(milliseconds(100));
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("after")).ok());
+  told.Pass(milliseconds(3'950));
+  std::vector<std::string> warnings;
+  const std::string text(told->CheckStalls(told.now(), &warnings).message());
+  EXPECT_THAT(text, AllOf(HasSubstr("'branch' of group hccl_world_group has waited 4050 ms: asked for by rank 0"),
+                          HasSubstr("not by rank 1"), HasSubstr("\nand "),
+                          HasSubstr("'after' of group hccl_world_group has waited 3950 ms: asked for by rank 1")));
+  EXPECT_LT(text.find("'branch'"), text.find("'after'"));
+}
+
 TEST(CoordinatorTest, NamesNotUsedForLongestLoseTheirNumbers) {
   Told told(2, [](CoordinatorOptions& options) { options.max_names = 8; });
   std::vector<uint64_t> forgotten;
