@@ -110,7 +110,14 @@ CATCHES = "try:\n  time.sleep(60)\nexcept KeyboardInterrupt:\n  print('caught')\
 def test_ctrl_c_ends_it_as_it_ends_python(tmp_path, handler):
   (tmp_path / "script.py").write_text(f"import time\nprint('ready', flush=True)\n{handler}time.sleep(60)\n", encoding="utf-8")
   with subprocess.Popen(
-    [*MXREC, "script.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    [*MXREC, "script.py"],
+    cwd=tmp_path,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    start_new_session=True,
+    # A shell starts what it puts into the background without SIGINT, and these tests may be there.
+    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
   ) as process:
     try:
       assert process.stdout.readline() == "ready\n"
