@@ -30,6 +30,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -42,6 +43,10 @@
 #include "mxrec/engine/embedding_table.h"
 
 namespace mxrec {
+
+namespace internal {
+struct HeldTable;
+}
 
 struct ShardHostOptions {
   int rank = 0;
@@ -105,7 +110,8 @@ class ShardHost {
   };
   using JobKey = std::pair<int, uint64_t>;  // who asked, its number
 
-  std::shared_ptr<Instance> Find(const EmbeddingTable& table);
+  // Internal when the table was not opened here.
+  Result<std::shared_ptr<Instance>> Find(const EmbeddingTable& table);
   // The table here that is meant by a question, with `however_trained` also one that was trained while the other was not; null when
   // there is none. With mutex_ held.
   std::shared_ptr<Instance> Choose(const Question& question, bool however_trained);
@@ -121,6 +127,10 @@ class ShardHost {
   Result<std::string> AnswerAlive(int from, std::string_view request);
   Result<TableFileInfo> WriteAll(const CheckpointIo& io, Instance& instance,
                                  const std::function<std::string(uint64_t content_tag)>& path_for_tag);
+  // Has the rank hold its rows as of `own`'s update and fills *rows, which stays empty when it has none. Where the rank is ahead,
+  // the update that it has made.
+  Result<std::optional<uint64_t>> AskToHold(int rank, const Instance& instance, const internal::HeldTable& own,
+                                            const CheckpointIo& io, Deadline deadline, Held* rows);
   void RunHold(HoldJob* job);
   void RunLoad(LoadJob* job);
   // Gives up what nobody asked about for `patience`, and rows of closed tables that no rank needs.
