@@ -38,6 +38,21 @@ def contents(emb_table, sess):
   return {int(key): value for key, value in zip(keys, values)}
 
 
+def all_contents(tables, sess):
+  """{table: {id: row}} of this rank, fit for JSON."""
+  return {table.name: {str(key): row.tolist() for key, row in contents(table, sess).items()} for table in tables}
+
+
+def merged(of_ranks, table=None):
+  """The rows of all ranks together; no row may be at two of them."""
+  rows = {}
+  for rank in of_ranks:
+    part = rank["rows"] if table is None else rank["rows"][table]
+    assert not set(rows) & set(part)
+    rows.update(part)
+  return rows
+
+
 def optimizers():
   """Fresh optimizer objects of every kind, by kind."""
   return {

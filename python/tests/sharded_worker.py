@@ -17,6 +17,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import numpy as np
 import tensorflow.compat.v1 as tf
+from helpers import all_contents
 
 tf.disable_v2_behavior()
 tf.logging.set_verbosity(tf.logging.ERROR)
@@ -119,21 +120,12 @@ def train(session, built, rank, size, first=0, last=STEPS, mean_of_losses=True):
   return losses
 
 
-def contents(tables, session):
-  """{table: {id: row}} of this rank."""
-  found = {}
-  for table in tables:
-    keys, values = table.export(session)
-    found[table.name] = {str(key): row.tolist() for key, row in zip(keys.tolist(), values)}
-  return found
-
-
 def joined(rank, size, folder, **arguments):
   built = model(**arguments)
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     losses = train(session, built, rank, size)
-    return {"losses": losses, "rows": contents(built[4], session), "weights": session.run(built[5]).ravel().tolist()}
+    return {"losses": losses, "rows": all_contents(built[4], session), "weights": session.run(built[5]).ravel().tolist()}
 
 
 def joined_adam(rank, size, folder):
@@ -159,7 +151,7 @@ def joined_sparse_variable(rank, size, folder):
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     losses = train(session, ([ids], labels, loss, step, [table], variable), rank, size)
-    return {"losses": losses, "rows": contents([table], session), "weights": session.run(variable).ravel().tolist()}
+    return {"losses": losses, "rows": all_contents([table], session), "weights": session.run(variable).ravel().tolist()}
 
 
 def joined_clipped(rank, size, folder):
@@ -205,7 +197,7 @@ def unequal_and_empty_batches(rank, size, folder):
     shape = session.run([rows, step], {ids: given})[0].shape
     session.run(step, {ids: []})  # on all ranks
     session.run(step, {ids: given})
-    return {"shape": list(shape), "rows": contents([table], session)["t"]}
+    return {"shape": list(shape), "rows": all_contents([table], session)["t"]}
 
 
 def save(rank, size, folder):
@@ -216,7 +208,7 @@ def save(rank, size, folder):
     train(session, built, rank, size, last=3)
     saver.save(session, str(folder / f"saved-by-{size}"), 3)
     losses = train(session, built, rank, size, first=3, mean_of_losses=False)
-    return {"losses": losses, "rows": contents(built[4], session), "weights": session.run(built[5]).ravel().tolist()}
+    return {"losses": losses, "rows": all_contents(built[4], session), "weights": session.run(built[5]).ravel().tolist()}
 
 
 def _load(rank, size, folder, saved_by):
@@ -225,7 +217,7 @@ def _load(rank, size, folder, saved_by):
   with tf.Session() as session:
     session.run(tf.global_variables_initializer())
     saver.load(session, str(folder / f"saved-by-{saved_by}"))
-    return {"rows": contents(built[4], session), "stats": {table.name: table.stats(session) for table in built[4]}}
+    return {"rows": all_contents(built[4], session), "stats": {table.name: table.stats(session) for table in built[4]}}
 
 
 def load_from_1(rank, size, folder):
@@ -291,7 +283,7 @@ def exchanges_of_26_tables(rank, size, folder):
     feed[built[1]] = share(all_labels[0], rank, size)
     session.run(built[3], feed, options=options, run_metadata=metadata)
     ops = [node.op for graph in metadata.partition_graphs for node in graph.node]
-    joined_rows = contents(built[4], session)
+    joined_rows = all_contents(built[4], session)
   os.environ["MXREC_FUSE"] = "0"
   built = model(tables=26)
   with tf.Session() as session:
@@ -300,7 +292,7 @@ def exchanges_of_26_tables(rank, size, folder):
     session.run(built[3], {**feed, built[1]: share(all_labels[0], rank, size)})
     return {
       "ops": {op: ops.count(op) for op in set(ops) if op.startswith("MxrecExchange")},
-      "equal": joined_rows == contents(built[4], session),
+      "equal": joined_rows == all_contents(built[4], session),
     }
 
 

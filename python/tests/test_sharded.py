@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from helpers import merged
 
 WORKER = pathlib.Path(__file__).with_name("sharded_worker.py")
 SIZES = (1, 2, 3, 4)
@@ -40,16 +41,6 @@ def results(report, job, size):
   errors = [rank["error"] for rank in ranks if "error" in rank]
   assert not errors, "\n".join(errors) + log[-2000:]
   return [rank["result"] for rank in ranks]
-
-
-def merged(ranks, table=None):
-  """The rows of all ranks together; no row may be at two of them."""
-  rows = {}
-  for rank in ranks:
-    part = rank["rows"] if table is None else rank["rows"][table]
-    assert not set(rows) & set(part)
-    rows.update(part)
-  return rows
 
 
 def assert_same_rows(found, expected, tolerance=1e-5):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import ranks
 import tensorflow.compat.v1 as tf
+from helpers import all_contents, merged
 
 import mxrec
 from mxrec import _collective, _groups
@@ -50,14 +51,6 @@ def _train(session, model, first, last):
   return [float(session.run([mean, train], {ids: _batch(step)})[0]) for step in range(first, last)]
 
 
-def _contents(session, tables):
-  found = {}
-  for table in tables:
-    keys, values = table.export(session)
-    found[table.name] = {str(key): row.tolist() for key, row in zip(keys.tolist(), values)}
-  return found
-
-
 def save_at_rank_0(folder):
   model = _model()
   saver = tf.train.Saver()
@@ -66,7 +59,7 @@ def save_at_rank_0(folder):
     _train(session, model, 0, STEPS)
     if (_here().rank or 0) == 0:
       saver.save(session, f"{folder}/model", global_step=STEPS)
-    return {"rows": _contents(session, model[1]), "losses": _train(session, model, STEPS, STEPS + 2)}
+    return {"rows": all_contents(model[1], session), "losses": _train(session, model, STEPS, STEPS + 2)}
 
 
 def restore(folder, everywhere):
@@ -81,20 +74,16 @@ def restore(folder, everywhere):
       variables = tf.global_variables()
       session.run([tf.assign(v, x) for v, x in zip(variables, _collective.broadcast([tf.identity(v) for v in variables], 0))])
     return {
-      "rows": _contents(session, model[1]),
+      "rows": all_contents(model[1], session),
       "losses": _train(session, model, STEPS, STEPS + 2),
       "steps": [table.stats(session)["optimizer_step"] for table in model[1]],
     }
 
 
 def _merged(results):
-  rows = {}
-  for rank in results:
-    assert not set(rows) & set(rank["rows"]["spread"])
-    rows.update(rank["rows"]["spread"])
-  for rank in results:
-    assert rank["rows"]["copied"] == results[0]["rows"]["copied"]
-  return {"spread": rows, "copied": results[0]["rows"]["copied"]}
+  copied = results[0]["rows"]["copied"]
+  assert all(rank["rows"]["copied"] == copied for rank in results)
+  return {"spread": merged(results, "spread"), "copied": copied}
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +176,14 @@ def all_save(folder):
     for step in range(3):
       _train(session, model, step, step + 1)
       saver.save(session, f"{folder}/model", global_step=STEPS)  # the same name again
-    rows, losses = _contents(session, model[1]), _train(session, model, STEPS, STEPS + 2)
+    rows, losses = all_contents(model[1], session), _train(session, model, STEPS, STEPS + 2)
     saver.restore(session, f"{folder}/model-{STEPS}")
-    return {"rows": rows, "losses": losses, "again": _contents(session, model[1]), "same": _train(session, model, STEPS, STEPS + 2)}
+    return {
+      "rows": rows,
+      "losses": losses,
+      "again": all_contents(model[1], session),
+      "same": _train(session, model, STEPS, STEPS + 2),
+    }
 
 
 def test_where_all_ranks_save_into_one_folder_the_checkpoint_is_whole(tmp_path):
