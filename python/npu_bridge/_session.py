@@ -32,6 +32,12 @@ _editing = False
 _originals: dict[type, Callable[..., None]] = {}
 
 
+def check(demand: str, sess: Any, method: str = "run") -> None:
+  """TypeError that begins with the demand unless sess has the method of a session that is to be called."""
+  if isinstance(sess, type) or not callable(getattr(sess, method, None)):
+    raise TypeError(f"{demand}: got {type(sess).__name__} {sess!r}")
+
+
 def npu_optimizer_of(config: config_pb2.ConfigProto) -> Any:
   """The custom optimizer `NpuOptimizer` of a configuration, or None. Looking creates nothing in the proto."""
   if not config.HasField("graph_options") or not config.graph_options.HasField("rewrite_options"):

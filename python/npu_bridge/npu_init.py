@@ -231,19 +231,14 @@ def init_resource(config: _Any = None) -> tuple[session.Session, tf.Operation]:
 
 def shutdown_resource(sess: session.Session, npu_shutdown: tf.Operation) -> None:
   """Ends the collective runtime. TypeError unless a session."""
-  _check_session("shutdown_resource", sess, "run")
+  _session.check("shutdown_resource needs a session", sess)
   sess.run(npu_shutdown)
 
 
 def close_session(sess: session.Session) -> None:
   """Closes a session. TypeError unless it is one."""
-  _check_session("close_session", sess, "close")
+  _session.check("close_session needs a session", sess, "close")
   sess.close()
-
-
-def _check_session(who: str, sess: _Any, method: str) -> None:
-  if isinstance(sess, type) or not callable(getattr(sess, method, None)):
-    raise TypeError(f"{who} needs a session: got {type(sess).__name__} {sess!r}")
 
 
 _RANK_VALUES = {

@@ -13,7 +13,7 @@ from tensorflow.core.framework import variable_pb2 as _variable_pb2
 from tensorflow.python.framework import ops as _ops
 from tensorflow.python.ops import variable_scope as _variable_scope
 
-from npu_bridge import _loops
+from npu_bridge import _loops, _session
 
 _COLLECTION = "npu_runconfig"
 # So that import_meta_graph gives variables back and not tensors.
@@ -51,7 +51,7 @@ def set_iteration_per_loop(sess: Any, train_op: tf.Operation, iterations_per_loo
   """
   _check_operation(train_op)
   check_positive_integer(iterations_per_loop, "iterations_per_loop")
-  _check_session(sess)
+  _session.check("sess must be a session", sess)
   if iterations_per_loop == 1:
     return train_op
   loop = IterationPerLoop()
@@ -90,7 +90,7 @@ class IterationPerLoop:
       ValueError: the number is below 1.
     """
     check_positive_integer(iterations_per_loop, "iterations_per_loop")
-    _check_session(sess)
+    _session.check("sess must be a session", sess)
     if self._graph is None:
       raise RuntimeError("load_iteration_per_loop_var needs create_iteration_per_loop_var before")
     _load_loop_variables(self._graph, sess, iterations_per_loop, self._loops)
@@ -104,11 +104,6 @@ class IterationPerLoop:
 def _check_operation(train_op: Any) -> None:
   if not isinstance(train_op, tf.Operation):
     raise ValueError(f"train_op must be a tf.Operation: got {type(train_op).__name__} {getattr(train_op, 'name', train_op)!r}")
-
-
-def _check_session(sess: Any) -> None:
-  if isinstance(sess, type) or not callable(getattr(sess, "run", None)):
-    raise TypeError(f"sess must be a session: got {type(sess).__name__} {sess!r}")
 
 
 def _load_loop_variables(graph: tf.Graph, session: Any, count: int, loops: Iterable[_loops.Loop]) -> None:
