@@ -306,7 +306,9 @@ TEST_P(TransportTest, ASharedReductionGivesEveryRankTheWhole) {
           const Status status = transport.SharedAllReduce(data.data(), to->data(), count * 4, 4, add, In(milliseconds(60'000)));
           ASSERT_TRUE(status.ok()) << status;
           for (size_t i = 0; i < count; ++i) ASSERT_EQ((*to)[i], i % 3 == 0 ? raised : plain) << i << " of " << count;
-          if (to != &data) ASSERT_EQ(data, before);
+          if (to != &data) {
+            ASSERT_EQ(data, before);
+          }
         }
       }
     });
