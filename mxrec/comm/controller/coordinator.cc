@@ -97,6 +97,19 @@ std::string Coordinator::Impl::LastOperation(int rank) const {
   return Who(rank) + " last finished " + NameOfSlot(r.last_finished) + ", operation " + std::to_string(r.finished) + " of its own";
 }
 
+std::optional<std::string> Coordinator::Impl::WhoLeft(const std::function<bool(int)>& concerns, bool with_last_operation) const {
+  std::vector<int> left;
+  std::copy_if(left_in_order.begin(), left_in_order.end(), std::back_inserter(left), concerns);
+  if (left.empty()) return std::nullopt;
+  std::string text = Who(left[0]) + " has left";
+  if (left.size() > 1) {
+    std::sort(left.begin() + 1, left.end());
+    text += ", after it " + RankList(std::span(left).subspan(1));
+  }
+  if (with_last_operation) text += "; " + LastOperation(left[0]);
+  return text;
+}
+
 Coordinator::Coordinator(CoordinatorOptions options) : impl_(std::make_unique<Impl>()) {
   impl_->options = std::move(options);
   impl_->ranks.resize(impl_->options.size);
@@ -210,7 +223,7 @@ Status Coordinator::CheckStalls(Time now, std::vector<std::string>* warnings) {
 }
 
 bool Coordinator::left(int rank) const { return impl_->ranks[rank].left; }
-int Coordinator::ranks_left() const { return impl_->left_count; }
+int Coordinator::ranks_left() const { return static_cast<int>(impl_->left_in_order.size()); }
 size_t Coordinator::waiting() const { return impl_->active.size() + impl_->pending_groups.size(); }
 std::string Coordinator::LastOperation(int rank) const { return impl_->LastOperation(rank); }
 

@@ -81,10 +81,10 @@ Status Coordinator::Impl::AskGroup(int rank, const GroupRequest& request, Time n
     FailGroup(key, InvalidArgumentError(text));
     return OkStatus();
   }
-  for (const int member : members) {
-    if (!ranks[member].left) continue;
-    FailGroup(key, FailedPreconditionError("group '" + request.name + "' cannot be " + (request.remove ? "removed: " : "made: ") +
-                                           Who(member) + " has left"));
+  const std::optional<std::string> left =
+      WhoLeft([&](int other) { return std::find(members.begin(), members.end(), other) != members.end(); }, false);
+  if (left.has_value()) {
+    FailGroup(key, FailedPreconditionError("group '" + request.name + "' cannot be " + (request.remove ? "removed: " : "made: ") + *left));
     return OkStatus();
   }
   if (pending.asked_count < static_cast<int>(members.size())) return OkStatus();

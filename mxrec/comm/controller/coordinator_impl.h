@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -75,7 +76,7 @@ struct Coordinator::Impl {
 
   CoordinatorOptions options;
   std::vector<Rank> ranks;
-  int left_count = 0;
+  std::vector<int> left_in_order;
   std::map<uint32_t, Group> groups;
   std::unordered_map<std::string, uint32_t> group_ids;
   uint32_t next_group = 0;
@@ -97,6 +98,9 @@ struct Coordinator::Impl {
   std::string Asked(const Slot& slot) const;
   std::string NameOfSlot(uint64_t id) const;
   std::string LastOperation(int rank) const;
+  // Of the ranks for which `concerns`, those that have left: the first one is the cause, later ones mostly left because of it. Null:
+  // none has.
+  std::optional<std::string> WhoLeft(const std::function<bool(int)>& concerns, bool with_last_operation = true) const;
 
   // answers: coordinator_requests.cc
   void Tell(Slot& slot, size_t i, const Status& status);
@@ -115,13 +119,14 @@ struct Coordinator::Impl {
   // requests: coordinator_requests.cc
   bool Complete(const Slot& slot) const;
   void FinishIfComplete(Slot& slot);
-  Status LeftError(const Slot& slot, int rank) const;
+  // Not OK once one of its ranks has left.
+  Status CheckLeft(const Slot& slot) const;
   // `fresh`: null when the rank asks again for what was agreed on last.
   Status Ask(Slot& slot, int rank, Fields fresh, Time now);
   static std::string SlotKey(uint32_t group, std::string_view name);
   Status AskInFull(int rank, const RequestFields& fields, Time now);
   Status Join(Group& group, int member);
-  Status JoinLeft(const Group& group, int rank) const;
+  Status CheckLeft(const Group& group) const;
   void Cancel(int rank, const CancelRequest& cancel);
   void Leave(int rank);
 

@@ -26,7 +26,8 @@ bool IsPointToPoint(Collective kind) { return kind == Collective::kSend || kind 
 }  // namespace
 
 std::string PointToPointName(int from, int to, int64_t tag) {
-  return "\x1f" + std::to_string(from) + ">" + std::to_string(to) + " tag " + std::to_string(tag);
+  std::string name = "\x1f";
+  return name.append(std::to_string(from)).append(">").append(std::to_string(to)).append(" tag ").append(std::to_string(tag));
 }
 
 // ------------------------------------------------------------------------------------------------------------------------- answers
@@ -175,9 +176,11 @@ void Coordinator::Impl::FinishIfComplete(Slot& slot) {
   ready.push_back(&slot);
 }
 
-Status Coordinator::Impl::LeftError(const Slot& slot, int rank) const {
-  return FailedPreconditionError(Quoted(slot) + " cannot complete: " + Who(rank) + " has left; " + LastOperation(rank) + "; " +
-                                 Asked(slot));
+Status Coordinator::Impl::CheckLeft(const Slot& slot) const {
+  if (left_in_order.empty()) return OkStatus();
+  const std::optional<std::string> left = WhoLeft([&](int rank) { return Participant(slot, rank) >= 0; });
+  if (!left.has_value()) return OkStatus();
+  return FailedPreconditionError(Quoted(slot) + " cannot complete: " + *left + "; " + Asked(slot));
 }
 
 // `fresh`: null when the rank asks again for what was agreed on last.
@@ -213,13 +216,9 @@ Status Coordinator::Impl::Ask(Slot& slot, int rank, Fields fresh, Time now) {
     slot.fresh[i] = std::move(fresh);
     slot.changed = true;
   }
-  if (left_count > 0) {
-    for (size_t other = 0; other < slot.participants(); ++other) {
-      if (ranks[WorldRank(slot, other)].left) {
-        Fail(slot, LeftError(slot, WorldRank(slot, other)));
-        return OkStatus();
-      }
-    }
+  if (const Status left = CheckLeft(slot); !left.ok()) {
+    Fail(slot, left);
+    return OkStatus();
   }
   FinishIfComplete(slot);
   return OkStatus();
@@ -273,10 +272,8 @@ Status Coordinator::Impl::AskInFull(int rank, const RequestFields& fields, Time 
 
 Status Coordinator::Impl::Join(Group& group, int member) {
   if (group.joined[member]) return DataLossError("joined twice");
-  for (size_t i = 0; i < group.ranks.size() && left_count > 0; ++i) {
-    if (!ranks[group.ranks[i]].left) continue;
-    ranks[group.ranks[member]].out.errors.push_back(
-        {.group = group.id, .name = std::string(kJoinName), .status = JoinLeft(group, group.ranks[i])});
+  if (Status left = CheckLeft(group); !left.ok()) {
+    ranks[group.ranks[member]].out.errors.push_back({.group = group.id, .name = std::string(kJoinName), .status = std::move(left)});
     return OkStatus();
   }
   group.joined[member] = true;
@@ -299,9 +296,10 @@ Status Coordinator::Impl::Join(Group& group, int member) {
   return OkStatus();
 }
 
-Status Coordinator::Impl::JoinLeft(const Group& group, int rank) const {
-  return FailedPreconditionError("join of group " + group.name + " cannot complete: " + Who(rank) + " has left; " +
-                                 LastOperation(rank));
+Status Coordinator::Impl::CheckLeft(const Group& group) const {
+  const std::optional<std::string> left = WhoLeft([&](int rank) { return group.index[rank] >= 0; });
+  if (!left.has_value()) return OkStatus();
+  return FailedPreconditionError("join of group " + group.name + " cannot complete: " + *left);
 }
 
 void Coordinator::Impl::Cancel(int rank, const CancelRequest& cancel) {
@@ -323,7 +321,7 @@ void Coordinator::Impl::Cancel(int rank, const CancelRequest& cancel) {
 void Coordinator::Impl::Leave(int rank) {
   Emit();  // what is agreed on still runs
   ranks[rank].left = true;
-  ++left_count;
+  left_in_order.push_back(rank);
   for (size_t i = active.size(); i-- > 0;) {
     if (i >= active.size()) continue;
     Slot& slot = *active[i];
@@ -334,13 +332,13 @@ void Coordinator::Impl::Leave(int rank) {
       slot.asked[place] = 0;
       --slot.asked_count;
     }
-    Fail(slot, LeftError(slot, rank));
+    Fail(slot, CheckLeft(slot));
   }
   for (auto& [id, group] : groups) {
     if (group.index[rank] < 0) continue;
     for (size_t i = 0; i < group.ranks.size(); ++i) {
       if (!group.joined[i] || group.ranks[i] == rank) continue;
-      ranks[group.ranks[i]].out.errors.push_back({.group = id, .name = std::string(kJoinName), .status = JoinLeft(group, rank)});
+      ranks[group.ranks[i]].out.errors.push_back({.group = id, .name = std::string(kJoinName), .status = CheckLeft(group)});
     }
     std::fill(group.joined.begin(), group.joined.end(), false);
     group.joined_count = 0;

@@ -271,6 +271,30 @@ TEST(CoordinatorTest, D39ARankThatLeavesFailsWhatWaitsForItAndWhatComesLater) {
   EXPECT_FALSE(told.Ask(1, AllReduceOf("z")).ok());
 }
 
+// Ranks that fail because one has left leave too, perhaps before the others ask: the first one is the cause.
+TEST(CoordinatorTest, D39TheFirstRankThatLeftIsNamedWhoeverFollowsIt) {
+  Told told(4);
+  told.AskAll(AllReduceOf("a"));
+  told.Leave(2);
+  told.Leave(1);
+  told.Leave(0);
+  RequestFields join;
+  join.kind = Collective::kJoin;
+  Requests group;
+  group.groups = {{.remove = false, .name = "g", .ranks = {3, 1, 2}}};
+  ASSERT_TRUE(told.Ask(3, AllReduceOf("b")).ok());
+  ASSERT_TRUE(told.Ask(3, join).ok());
+  ASSERT_TRUE(told.Take(3, group).ok());
+  const Agreement agreement = told.Next(3);
+  ASSERT_THAT(agreement.errors, SizeIs(2));
+  for (const NameError& error : agreement.errors) {
+    EXPECT_THAT(std::string(error.status.message()),
+                AllOf(HasSubstr("rank 2 has left, after it ranks 0, 1"), HasSubstr("rank 2 has finished no operation")));
+  }
+  ASSERT_THAT(agreement.groups, SizeIs(1));
+  EXPECT_THAT(std::string(agreement.groups[0].status.message()), HasSubstr("rank 2 has left, after it rank 1"));
+}
+
 TEST(CoordinatorTest, WhatIsAgreedOnBeforeARankLeavesStillRuns) {
   Told told(2);
   told.AskAll(AllReduceOf("a"));
