@@ -126,7 +126,7 @@ def interface_address(variable: str, wanted: str, found: Mapping[str, str] | Non
   """The address of the interface that a variable names.
 
   Args:
-    variable: for messages.
+    variable: a variable or an option, for messages.
     wanted: beginnings of names with commas between, as HCCL_SOCKET_IFNAME takes them; "=" before them: whole names; "^": none of
       these. The first interface that fits is taken, loopback only when it is named.
     found: interfaces(), by default those of this machine.
@@ -147,5 +147,6 @@ def interface_address(variable: str, wanted: str, found: Mapping[str, str] | Non
     candidates = sorted((name for name in found if fits(name)), key=lambda name: name not in names)
   if not candidates:
     there = ", ".join(f"{name} ({ip})" for name, ip in found.items()) or "none"
-    raise ValueError(f"environment variable {variable} is {wanted!r}, but no network interface fits it; there are: {there}")
+    kind = "" if variable.startswith("-") else "environment variable "
+    raise ValueError(f"{kind}{variable} is {wanted!r}, but no network interface fits it; there are: {there}")
   return found[candidates[0]]

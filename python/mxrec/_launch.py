@@ -200,7 +200,7 @@ def _launch(options: argparse.Namespace, command: list[str]) -> int:
     if _use_mpirun(options, remote):
       starts = [_mpirun_start(options, ranks, remote, command, common)]
     else:
-      starts = [_start(options, rank, command, {**common, **_rank_environment(options, rank, len(ranks))}) for rank in ranks]
+      starts = [_start(options, rank, command, {**common, **_rank_environment(options, rank, ranks)}) for rank in ranks]
     return _launch_ranks.run(starts, watch)
   finally:
     shutil.rmtree(folder, ignore_errors=True)
@@ -405,10 +405,10 @@ def _thread_environment(options: argparse.Namespace, local_size: int) -> dict[st
   return {name: str(value) for name, value in chosen.items() if options.threads or name not in os.environ}
 
 
-def _rank_environment(options: argparse.Namespace, rank: Rank, size: int) -> dict[str, str]:
+def _rank_environment(options: argparse.Namespace, rank: Rank, ranks: list[Rank]) -> dict[str, str]:
   environment = {
     "RANK_ID": rank.rank,
-    "RANK_SIZE": size,
+    "RANK_SIZE": len(ranks),
     "MXREC_LOCAL_RANK": rank.local_rank,
     "MXREC_LOCAL_SIZE": rank.local_size,
     "MXREC_CROSS_RANK": rank.cross_rank,
@@ -416,13 +416,14 @@ def _rank_environment(options: argparse.Namespace, rank: Rank, size: int) -> dic
     "ASCEND_DEVICE_ID": rank.local_rank,
   }
   if options.horovod:
+    same_place = [other.rank for other in ranks if other.local_rank == rank.local_rank]  # Horovod counts these machines only
     environment |= {
       "HOROVOD_RANK": rank.rank,
-      "HOROVOD_SIZE": size,
+      "HOROVOD_SIZE": len(ranks),
       "HOROVOD_LOCAL_RANK": rank.local_rank,
       "HOROVOD_LOCAL_SIZE": rank.local_size,
-      "HOROVOD_CROSS_RANK": rank.cross_rank,
-      "HOROVOD_CROSS_SIZE": rank.cross_size,
+      "HOROVOD_CROSS_RANK": same_place.index(rank.rank),
+      "HOROVOD_CROSS_SIZE": len(same_place),
     }
   texts = {name: str(value) for name, value in environment.items()}
   return texts | _thread_environment(options, rank.local_size)
@@ -449,14 +450,20 @@ def _use_mpirun(options: argparse.Namespace, remote: list[str]) -> bool:
   return False
 
 
+def _ssh_options(options: argparse.Namespace) -> list[str]:
+  """What ssh is called with, by this program or by mpirun: it asks nothing, and trusts a machine seen for the first time."""
+  found = ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
+  if options.ssh_port:
+    found += ["-p", str(options.ssh_port)]
+  if options.ssh_identity_file:
+    found += ["-i", os.path.abspath(options.ssh_identity_file)]
+  return found
+
+
 def _start(options: argparse.Namespace, rank: Rank, command: list[str], environment: Mapping[str, str]) -> _launch_ranks.Start:
   if is_here(rank.host):
     return _launch_ranks.Start(rank.rank, command, dict(environment))
-  arguments = ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new"]
-  if options.ssh_port:
-    arguments += ["-p", str(options.ssh_port)]
-  if options.ssh_identity_file:
-    arguments += ["-i", options.ssh_identity_file]
+  arguments = ["ssh", *_ssh_options(options)]
   exported = {name: value for name, value in environment.items() if _EXPORTED.fullmatch(name) or name in ("RANK_ID", "RANK_SIZE")}
   if options.secret_file or "MXREC_SECRET" not in exported:
     exported.pop("MXREC_SECRET_FILE", None)
@@ -485,8 +492,7 @@ def _mpirun_start(
   if remote:
     counts = {rank.host: rank.local_size for rank in ranks}
     arguments += ["-H", ",".join(f"{host}:{count}" for host, count in counts.items())]
-    if options.ssh_port:
-      arguments += ["--mca", "plm_rsh_args", f"-p {options.ssh_port}"]
+    arguments += ["--mca", "plm_rsh_args", shlex.join(_ssh_options(options))]
   else:
     arguments.append("--oversubscribe")
   for name in sorted(environment):

@@ -35,7 +35,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-  """One process. `rank` None: an mpirun, whose lines carry the ranks."""
+  """One process. `rank` None: an mpirun, whose lines carry the ranks. `first_input`: for the guard on another machine."""
 
   rank: int | None
   command: Sequence[str]
@@ -236,6 +236,7 @@ class _Process:
 
   def __init__(self, start: Start, settings: Settings, colours: dict[str, bool]):
     self.rank = start.rank
+    self.guarded = bool(start.first_input)
     self._settings, self._colours = settings, colours
     self._files: dict[tuple[int, str], BinaryIO] = {}
     stdin: Any = subprocess.PIPE if start.first_input else (None if start.rank in (0, None) else subprocess.DEVNULL)
@@ -294,8 +295,10 @@ class _Process:
       self.popen.stdin.close()
 
 
-def _how(code: int) -> str:
-  """What a return code of subprocess means, in words."""
+def _how(code: int, guarded: bool) -> str:
+  """What a return code of subprocess means, in words; that of a guard tells how its rank ended."""
+  if guarded and 128 < code < 255:  # ssh itself ends with 255
+    code = 128 - code
   if code >= 0:
     return f"ended with exit code {code}"
   try:
@@ -410,11 +413,11 @@ class _Run:
       stream.read()
     if code == 0 or self._failure is not None:
       if code != 0 and self._settings.verbose:
-        say(f"{process.name} {_how(code)}")
+        say(f"{process.name} {_how(code, process.guarded)}")
       return
     self._failure = _exit_code(code)
     others = ", ".join(other.name for other in self._running)
-    say(f"{process.name} {_how(code)}" + (f"; ending {others}" if others else ""))
+    say(f"{process.name} {_how(code, process.guarded)}" + (f"; ending {others}" if others else ""))
     self._stage, self._deadline = 1, time.monotonic() + self._settings.linger
 
   def _end(self, number: int) -> None:

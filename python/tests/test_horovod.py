@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import pytest
+import ranks as fork
 
 from mxrec import _groups, _horovod_import, _launch
 
@@ -77,6 +78,42 @@ def test_training_on_two_ranks_equals_one_on_the_joined_batch(mode, names):
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_operations_on_three_ranks(mode):
   check(3, mode, [*OPERATIONS, "join"])
+
+
+@several
+def test_operations_on_two_ranks_over_gloo():
+  done = ranks(2, WORKER, "eager", *OPERATIONS, "join", options=("--transport", "gloo"))
+  assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+@several
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
+def test_operations_on_two_ranks_over_mpi():
+  done = ranks(2, WORKER, "graph", *OPERATIONS[1:], "join", options=("--transport", "mpi"))  # basics reads RANK_ID
+  assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+
+
+def places(local_ranks, local_sizes):
+  """A rank of a start that tells each rank about its own machine only, as mpirun does."""
+  import mxrec.horovod as hvd
+
+  me = int(os.environ["RANK_ID"])
+  os.environ.update(MXREC_LOCAL_RANK=str(local_ranks[me]), MXREC_LOCAL_SIZE=str(local_sizes[me]), MXREC_SECRET="word")
+  hvd.init()
+  return [hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()]
+
+
+@several
+@pytest.mark.parametrize(
+  "local_ranks, local_sizes, expected",
+  [
+    ([0, 0, 1], [1, 2, 2], [[0, 1, 0, 2, False], [0, 2, 1, 2, False], [1, 2, 0, 1, False]]),
+    ([0, 0, 1, 1], [2] * 4, [[0, 2, 0, 2, True], [0, 2, 1, 2, True], [1, 2, 0, 2, True], [1, 2, 1, 2, True]]),
+  ],
+)
+def test_machines_are_counted_by_what_all_ranks_say(local_ranks, local_sizes, expected):
+  assert fork.run(len(expected), places, local_ranks, local_sizes).results() == expected
 
 
 @several

@@ -400,11 +400,40 @@ def test_ssh_starts_ranks_elsewhere_and_tells_nobody_the_secret(script, ssh, tmp
   assert calls.count("other") == 2 and "word" not in calls and "-p 22" in calls
 
 
+def test_mpirun_gets_what_ssh_needs(script, ssh, tmp_path):
+  mpirun = tmp_path / "bin" / "mpirun"
+  mpirun.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+  mpirun.chmod(0o755)
+  words = ["-np", "2", "-H", "localhost:1,other:1", "--network-interface", "lo", "-p", "22", "-i", "key", script("")]
+  result = launch(*words, env={**ssh, "MXREC_SECRET": "word"}, cwd=tmp_path)
+  lines = result.stdout.splitlines()
+  found = lines[lines.index("plm_rsh_args") + 1].split()
+  assert found[found.index("-p") + 1] == "22" and found[found.index("-i") + 1] == str(tmp_path / "key"), result.stderr
+  assert "BatchMode=yes" in found and "word" not in result.stdout
+
+
+def test_horovods_variables_count_the_machines_that_have_such_a_rank(script, ssh, tmp_path):
+  names = ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK", "HOROVOD_CROSS_SIZE", "MXREC_CROSS_RANK")
+  program = script(f"print(*(os.environ[name] for name in {names}))")
+  words = ["--gloo", "--horovod", "-H", "localhost:1,other:2", "--network-interface", "lo", program]
+  result = launch(*words, env={**ssh, "MXREC_SECRET": "word"})
+  assert sorted(result.stdout.splitlines()) == ["[0] 0 1 0 2 0", "[1] 0 2 1 2 1", "[2] 1 2 0 1 1"], result.stderr
+
+
+def test_an_interface_that_is_not_there_is_named_with_the_option(script, ssh):
+  result = launch("-H", "localhost:1,other:1", "--network-interface", "wrong9", script(""), env=ssh)
+  assert result.returncode == 2 and "mxrec launch: --network-interface is 'wrong9', but no network" in result.stderr
+
+
 def test_ranks_elsewhere_end_with_the_launcher_and_pass_on_their_exit_code(script, ssh, tmp_path):
-  program = script(WITH_CHILD + "if len(sys.argv) > 1 and rank == 1: sys.exit(6)\ntime.sleep(1000)")
+  program = script(
+    WITH_CHILD + "if rank == 1 and sys.argv[1:]:\n  if sys.argv[1] == 'x': sys.exit(6)\n  os.kill(os.getpid(), 9)\ntime.sleep(1000)"
+  )
   words = ["--gloo", "-np", "2", "-H", "localhost:1,other:1", "--network-interface", "lo", "--linger", "0", "--grace", "3", program]
   assert launch(*words, "x", env=ssh).returncode == 6
   assert gone(wait_for(tmp_path, 4), 15)
+  result = launch(*words, "kill", env=ssh)
+  assert result.returncode == 137 and "rank 1 was ended by SIGKILL; ending rank 0" in result.stderr, result.stderr
   for file in tmp_path.glob("pid.*"):
     file.unlink()
   process = subprocess.Popen([*LAUNCH, *words], env=ssh, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

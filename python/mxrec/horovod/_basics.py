@@ -9,10 +9,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from mxrec import _groups, _loader, _world
+from mxrec import _collective, _groups, _loader, _world
 from mxrec.horovod.common import exceptions
 
 _started: _world.World | None = None
+_machines: list[tuple[int, int]] = []  # of each rank: its place on its machine, and the number of ranks there
 
 
 def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
@@ -26,15 +27,16 @@ def init(comm: Sequence[int] | None = None, process_sets: Any = None) -> None:
     ValueError: the environment is malformed, or does not say how to find the other ranks; another `comm`; a wrong process set.
     HorovodInternalError: the other ranks did not come.
   """
-  global _started
+  global _started, _machines
   from mxrec.horovod import _process_sets
 
   world = _groups.world()
   if comm is not None and (not isinstance(comm, (list, tuple)) or sorted(comm) not in ([], list(range(world.size)))):
     raise ValueError(f"comm must be None or the list of all {world.size} ranks: got {comm!r}; process sets are for some of them")
   _start()
-  first, _started = _started is None, world
-  if first:
+  if _started is None:
+    _machines = _everybodys_machine(world)
+    _started = world
     _process_sets.begin()
   if process_sets is not None and process_sets != "dynamic":
     for process_set in process_sets:
@@ -50,6 +52,15 @@ def _start() -> None:
     start()
   except RuntimeError as error:
     raise exceptions.HorovodInternalError(str(error)) from error
+
+
+def _everybodys_machine(world: _world.World) -> list[tuple[int, int]]:
+  """The ranks tell each other: what starts them tells each about its own machine at most."""
+  mine = (world.local_rank or 0, world.local_size)
+  if world.size == 1:
+    return [mine]
+  found = run_now(lambda: _collective.allgather(tf.constant([mine]), name="HorovodInit")[0])
+  return [(int(local_rank), int(local_size)) for local_rank, local_size in found]
 
 
 def shutdown() -> None:
@@ -98,19 +109,26 @@ def local_size() -> int:
   return world().local_size
 
 
+def _same_place() -> list[int]:
+  """The ranks that have the place of this one, one on each machine that has so many ranks."""
+  place = local_rank()
+  return [other for other, (local, _) in enumerate(_machines) if local == place]
+
+
 def cross_rank() -> int:
-  """This machine among all. ValueError before init()."""
-  return world().cross_rank
+  """This process among those of its local_rank(), one on each machine. ValueError before init()."""
+  return _same_place().index(rank())
 
 
 def cross_size() -> int:
-  """The number of machines. ValueError before init()."""
-  return world().cross_size
+  """The number of machines that have a rank of this local_rank(). ValueError before init()."""
+  return len(_same_place())
 
 
 def is_homogeneous() -> bool:
-  """Whether all machines have the same number of processes, as far as this one knows. ValueError before init()."""
-  return world().size == world().local_size * world().cross_size
+  """Whether all machines have the same number of ranks. ValueError before init()."""
+  world()
+  return len({count for _, count in _machines}) == 1
 
 
 def run_now(build: Any) -> Any:
