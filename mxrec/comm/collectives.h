@@ -56,7 +56,7 @@ Status Reduce(Transport& transport, const GroupView& group, void* data, size_t c
 // counts[i] elements end at rank i, reduced, in `out`; `data` (sum of counts) is scratch afterwards.
 Status ReduceScatter(Transport& transport, const GroupView& group, void* data, std::span<const size_t> counts, DType dtype,
                      ReduceOp op, void* out, Deadline deadline, const Finish& finish = {});
-// Rank i gives bytes[i]; `out` holds all in rank order.
+// Rank i gives bytes[i]; `out` holds all in rank order. `data` may lie in its place in `out`: then nothing is copied.
 Status AllGather(Transport& transport, const GroupView& group, const void* data, std::span<const size_t> bytes, void* out,
                  Deadline deadline);
 Status Broadcast(Transport& transport, const GroupView& group, void* data, size_t bytes, int root, Deadline deadline);

@@ -6,22 +6,29 @@
 #include <string>
 #include <vector>
 
-#include "mxrec/kernels/sum_rows.h"
 #include "mxrec/table/scratch.h"
 
 namespace mxrec {
 namespace {
 
+// Open addressing. An entry whose generation is not that of the call is free, so nothing is cleared between calls.
+struct Entry {
+  uint64_t key;
+  uint32_t generation;
+  uint32_t number;
+};
+
 struct RouteScratch {
-  std::vector<uint32_t> slots;  // open addressing: 1 + number of the key, 0 where free
-  std::vector<uint64_t> keys;   // distinct, by first occurrence
+  std::vector<Entry> entries;
+  uint32_t generation = 0;
+  std::vector<uint64_t> keys;  // distinct, by first occurrence
   std::vector<uint32_t> counts;
   std::vector<uint32_t> owners;
   std::vector<uint32_t> places;
 };
 
 struct SumScratch {
-  std::vector<uint32_t> offsets, which;
+  std::vector<uint8_t> seen;
 };
 
 constexpr size_t kAhead = 16;
@@ -46,38 +53,53 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
                                 " ranks and " + std::to_string(splits.size()) + " splits");
   }
   ScratchLease<RouteScratch> scratch;
-  const size_t capacity = std::bit_ceil(std::max<size_t>(16, 2 * n));
-  scratch->slots.assign(capacity, 0);
-  uint32_t* slots = scratch->slots.data();
-  uint64_t* keys = Ensure(&scratch->keys, n);
-  uint32_t* counts = Ensure(&scratch->counts, n);
-  uint32_t* owners = Ensure(&scratch->owners, n);
-  std::fill(splits.begin(), splits.end(), 0);
-  if (hot != nullptr) hot->found->clear();
+  const size_t capacity = std::bit_ceil(std::max<size_t>(16, 2 * n)), mask = capacity - 1;
+  Entry* const entries = Ensure(&scratch->entries, capacity);
+  if (++scratch->generation == 0) {  // once in 2^32 calls
+    std::fill(scratch->entries.begin(), scratch->entries.end(), Entry{});
+    scratch->generation = 1;
+  }
+  const uint32_t generation = scratch->generation;
+  uint64_t* const keys = Ensure(&scratch->keys, n + 1);
+  uint32_t* const counts = Ensure(&scratch->counts, n + 1);
 
+  // Whether an id is new is as good as random, so the loop does not branch on it.
   uint32_t unique = 0;
-  const size_t mask = capacity - 1;
   for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) __builtin_prefetch(slots + (Mix64(ids[i + kAhead]) & mask), 1);
+    if (i + kAhead < n) __builtin_prefetch(entries + (Mix64(ids[i + kAhead]) & mask), 1);
     const uint64_t key = ids[i];
     size_t slot = Mix64(key) & mask;
-    while (slots[slot] != 0 && keys[slots[slot] - 1] != key) slot = (slot + 1) & mask;
-    if (slots[slot] == 0) {
-      slots[slot] = ++unique;
-      keys[unique - 1] = key;
-      counts[unique - 1] = 0;
-      if (const HotKey* const entry = FindHot(hot, key)) {
-        owners[unique - 1] = static_cast<uint32_t>(ranks);  // of nobody
-        hot->found->push_back(entry->index);
-        ++splits[static_cast<size_t>(hot->me)];
-      } else {
-        owners[unique - 1] = OwnerOf(key, static_cast<uint32_t>(ranks), rule);
-        ++splits[owners[unique - 1]];
-      }
-    }
-    const uint32_t number = slots[slot] - 1;
+    while (entries[slot].generation == generation && entries[slot].key != key) slot = (slot + 1) & mask;
+    Entry& entry = entries[slot];
+    const bool fresh = entry.generation != generation;
+    const uint32_t number = fresh ? unique : entry.number;
+    entry = {key, generation, number};
+    keys[unique] = key;
+    counts[unique] = 0;
     ++counts[number];
     inverse[i] = static_cast<int32_t>(number);
+    unique += fresh;
+  }
+
+  std::fill(splits.begin(), splits.end(), 0);
+  if (hot != nullptr) hot->found->clear();
+  if (ranks == 1 && hot == nullptr) {  // already in order
+    splits[0] = unique;
+    MXREC_ASSIGN_OR_RETURN(const RoutedKeys out, outputs(unique));
+    std::copy_n(keys, unique, out.keys);
+    if (out.counts != nullptr) std::copy_n(counts, unique, out.counts);
+    return OkStatus();
+  }
+  uint32_t* const owners = Ensure(&scratch->owners, unique);
+  for (uint32_t u = 0; u < unique; ++u) {
+    if (const HotKey* const entry = FindHot(hot, keys[u])) {
+      owners[u] = static_cast<uint32_t>(ranks);  // of nobody
+      hot->found->push_back(entry->index);
+      ++splits[static_cast<size_t>(hot->me)];
+    } else {
+      owners[u] = OwnerOf(keys[u], static_cast<uint32_t>(ranks), rule);
+      ++splits[owners[u]];
+    }
   }
 
   MXREC_ASSIGN_OR_RETURN(const RoutedKeys out, outputs(unique));
@@ -99,40 +121,34 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
   return OkStatus();
 }
 
-Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, float* sums,
+Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, const ScatterTarget& sums,
                           Executor* executor) {
-  ScratchLease<SumScratch> scratch;
-  scratch->offsets.assign(unique + 2, 0);
-  uint32_t* offsets = scratch->offsets.data();
-  for (size_t j = 0; j < index.size(); ++j) {
-    if (index[j] < 0 || static_cast<size_t>(index[j]) >= unique) {
-      return InvalidArgumentError("index[" + std::to_string(j) + "] of a gradient is " + std::to_string(index[j]) +
-                                  ", expected 0 <= index < " + std::to_string(unique));
-    }
-    ++offsets[index[j] + 2];
+  // As unsigned numbers negative ones are the largest.
+  uint32_t largest = 0;
+  for (const int32_t u : index) largest = std::max(largest, static_cast<uint32_t>(u));
+  if (!index.empty() && largest >= unique) {
+    const auto wrong = std::find_if(index.begin(), index.end(), [&](int32_t u) { return static_cast<uint32_t>(u) >= unique; });
+    return InvalidArgumentError("index[" + std::to_string(wrong - index.begin()) + "] of a gradient is " + std::to_string(*wrong) +
+                                ", expected 0 <= index < " + std::to_string(unique));
   }
-  for (size_t u = 2; u < unique + 2; ++u) offsets[u] += offsets[u - 1];
-  uint32_t* which = Ensure(&scratch->which, index.size());
-  // offsets[u + 1] runs from the begin of u to its end, where the next one begins.
-  for (size_t j = 0; j < index.size(); ++j) which[offsets[index[j] + 1]++] = static_cast<uint32_t>(j);
-
-  constexpr size_t kBlock = 1024;
-  const auto sum_block = [&](size_t block) {
-    for (size_t u = block * kBlock; u < std::min(unique, (block + 1) * kBlock); ++u) {
-      float* sum = sums + u * dim;
-      const uint32_t first = offsets[u], count = offsets[u + 1] - first;
-      if (count == 0) {
-        std::fill_n(sum, dim, 0.0f);
-        continue;
-      }
-      SumRows(values, which + first, nullptr, count, dim, /*onto=*/false, sum);
+  ScratchLease<SumScratch> scratch;
+  scratch->seen.assign(unique, 0);
+  uint8_t* const seen = scratch->seen.data();
+  // Each part does a range of the sums and looks at all indices, which is cheap beside the rows.
+  constexpr size_t kLeast = 1024, kMostParts = 16;
+  const size_t width = executor == nullptr ? 1 : static_cast<size_t>(executor->concurrency());
+  const size_t parts = std::clamp<size_t>(unique / kLeast, 1, std::min(width, kMostParts));
+  const auto sum_part = [&](size_t part) {
+    const size_t first = unique * part / parts, last = unique * (part + 1) / parts;
+    ScatterSumRows(values, index.data(), index.size(), dim, static_cast<int32_t>(first), static_cast<int32_t>(last), seen, sums);
+    for (size_t u = first; u < last; ++u) {
+      if (seen[u] == 0) std::fill_n(sums.places != nullptr ? sums.places[u] : sums.sums + u * dim, dim, 0.0f);
     }
   };
-  const size_t blocks = (unique + kBlock - 1) / kBlock;
-  if (executor == nullptr || blocks < 2) {
-    for (size_t block = 0; block < blocks; ++block) sum_block(block);
+  if (parts == 1) {
+    sum_part(0);
   } else {
-    executor->ParallelFor(blocks, sum_block);
+    executor->ParallelFor(parts, sum_part);
   }
   return OkStatus();
 }

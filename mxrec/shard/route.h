@@ -18,6 +18,7 @@
 
 #include "mxrec/base/executor.h"
 #include "mxrec/base/status.h"
+#include "mxrec/kernels/scatter_rows.h"
 #include "mxrec/table/owner.h"
 
 namespace mxrec {
@@ -43,10 +44,10 @@ struct HotRoute {
 Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_t* inverse, std::span<int64_t> splits,
                 const std::function<Result<RoutedKeys>(size_t unique)>& outputs, const HotRoute* hot = nullptr);
 
-// sums [unique, dim]: row u is the sum of the values [index.size(), dim] whose index is u, in the order in which they
-// stand; zeros where there is none. InvalidArgument names the first index outside [0, unique).
+// Sum u of `sums`, of `unique`, becomes the sum of the rows of `values` [index.size(), dim] whose index is u, in the order in which
+// they stand; zeros where there is none. InvalidArgument names the first index outside [0, unique), and nothing is written.
 // The executor may be null. The result does not depend on threads.
-Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, float* sums,
+Status SumRoutedGradients(std::span<const int32_t> index, const float* values, size_t unique, size_t dim, const ScatterTarget& sums,
                           Executor* executor);
 
 }  // namespace mxrec

@@ -148,7 +148,7 @@ TEST(SumRoutedGradientsTest, Fact13EqualIdsAddUp) {
   const std::vector<int32_t> index = {0, 0, 1};
   const std::vector<float> ones(6, 1.0f);
   std::vector<float> sums(4, -1.0f);
-  ASSERT_TRUE(SumRoutedGradients(index, ones.data(), 2, 2, sums.data(), nullptr).ok());
+  ASSERT_TRUE(SumRoutedGradients(index, ones.data(), 2, 2, {sums.data()}, nullptr).ok());
   EXPECT_THAT(sums, ElementsAre(2, 2, 1, 1));
 }
 
@@ -163,9 +163,9 @@ TEST(SumRoutedGradientsTest, TheSumIsInOrderOfOccurrenceForAnyNumberOfThreads) {
   for (size_t j = 0; j < kOccurrences; ++j) {
     for (size_t c = 0; c < kDim; ++c) expected[static_cast<size_t>(index[j]) * kDim + c] += values[j * kDim + c];
   }
-  ASSERT_TRUE(SumRoutedGradients(index, values.data(), kUnique, kDim, alone.data(), nullptr).ok());
+  ASSERT_TRUE(SumRoutedGradients(index, values.data(), kUnique, kDim, {alone.data()}, nullptr).ok());
   ThreadPool pool(3);
-  ASSERT_TRUE(SumRoutedGradients(index, values.data(), kUnique, kDim, shared.data(), &pool).ok());
+  ASSERT_TRUE(SumRoutedGradients(index, values.data(), kUnique, kDim, {shared.data()}, &pool).ok());
   EXPECT_THAT(alone, ElementsAreArray(expected));
   EXPECT_EQ(alone, shared);
 }
@@ -174,7 +174,7 @@ TEST(SumRoutedGradientsTest, AnIndexOutsideIsNamed) {
   const std::vector<int32_t> index = {0, 3};
   const std::vector<float> values(2);
   std::vector<float> sums(3);
-  const Status status = SumRoutedGradients(index, values.data(), 3, 1, sums.data(), nullptr);
+  const Status status = SumRoutedGradients(index, values.data(), 3, 1, {sums.data()}, nullptr);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("index[1] of a gradient is 3, expected 0 <= index < 3"));
 }

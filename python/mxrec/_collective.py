@@ -48,7 +48,8 @@ def note_line(made: Any) -> Any:
   return made
 
 
-def _arguments(group: str, name: str | None) -> dict[str, Any]:
+def arguments(group: str, name: str | None) -> dict[str, Any]:
+  """The attributes that collective ops have in common. ValueError: an unknown group."""
   _groups.ranks_of(group)
   # TensorFlow allows fewer characters in the name of a node than there may be in ours.
   node = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name or "").lstrip("_\\/>-")
@@ -108,7 +109,7 @@ def allreduce(
   if not tensors:
     return []
   scaling = _scaling(reduction, average, prescale, postscale)
-  results = note_line(list(_loader.ops.mxrec_all_reduce(tensors, **scaling, wire=wire or "", **_arguments(group, name))))
+  results = note_line(list(_loader.ops.mxrec_all_reduce(tensors, **scaling, wire=wire or "", **arguments(group, name))))
   return results[0] if alone else results
 
 
@@ -144,7 +145,7 @@ def reducescatter(
   if not tensors:
     return []
   scaling = _scaling(reduction, average, prescale, postscale)
-  results = note_line(list(_loader.ops.mxrec_reduce_scatter(tensors, **scaling, **_arguments(group, name))))
+  results = note_line(list(_loader.ops.mxrec_reduce_scatter(tensors, **scaling, **arguments(group, name))))
   return results[0] if alone else results
 
 
@@ -165,7 +166,7 @@ def allgather(values: Any, group: str = _groups.WORLD, name: str | None = None) 
   tensors, alone = _tensors(values)
   if not tensors:
     return [], tf.zeros([0, len(_groups.ranks_of(group))], tf.int64)
-  output, rows = _loader.ops.mxrec_all_gather(tensors, **_arguments(group, name))
+  output, rows = _loader.ops.mxrec_all_gather(tensors, **arguments(group, name))
   results = note_line(list(output))
   rows = tf.ensure_shape(rows, [len(tensors), len(_groups.ranks_of(group))])
   return (results[0], rows[0]) if alone else (results, rows)
@@ -192,7 +193,7 @@ def broadcast(values: Any, root_rank: int, group: str = _groups.WORLD, name: str
   tensors, alone = _tensors(values)
   if not tensors:
     return []
-  results = note_line(list(_loader.ops.mxrec_broadcast(tensors, root_rank=root_rank, **_arguments(group, name))))
+  results = note_line(list(_loader.ops.mxrec_broadcast(tensors, root_rank=root_rank, **arguments(group, name))))
   return results[0] if alone else results
 
 
@@ -213,14 +214,14 @@ def alltoall(value: Any, splits: Any = None, group: str = _groups.WORLD, name: s
   """
   value = tf.convert_to_tensor(value)
   splits = tf.zeros([0], tf.int64) if splits is None else tf.cast(splits, tf.int64)
-  output, received = _loader.ops.mxrec_all_to_all(value, splits, **_arguments(group, name))
+  output, received = _loader.ops.mxrec_all_to_all(value, splits, **arguments(group, name))
   note_line(output)
   return output, tf.ensure_shape(received, [len(_groups.ranks_of(group))])
 
 
 def barrier(group: str = _groups.WORLD, name: str | None = None) -> Any:
   """Waits until all ranks are here. The op (None in eager mode, where it has run)."""
-  return note_line(_loader.ops.mxrec_barrier(**_arguments(group, name)))
+  return note_line(_loader.ops.mxrec_barrier(**arguments(group, name)))
 
 
 def join(group: str = _groups.WORLD, name: str | None = None) -> tf.Tensor:
@@ -229,7 +230,7 @@ def join(group: str = _groups.WORLD, name: str | None = None) -> tf.Tensor:
   Returns:
     int32 scalar, the rank that joined last.
   """
-  return note_line(_loader.ops.mxrec_join(**_arguments(group, name)))
+  return note_line(_loader.ops.mxrec_join(**arguments(group, name)))
 
 
 def _of_given(gradients: Sequence[Any], compute: Callable[..., Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """Sparse gradients (tf.IndexedSlices of variables) over the ranks: duplicates are summed before they travel and after.
 
-Up to three ranks give their merged rows to all (each sends its U rows to each other rank), which merge again. From four ranks on,
+Up to three ranks give their merged rows to all (each sends its U rows to each other rank), which merge again: for float32 one op,
+MxrecMergeSlices, which sums straight into its output and sends from there. From four ranks on,
 rows go to the rank that owns their index (index modulo ranks), which merges them and gives the result to all: (U + rows of the
 result) / ranks to each other rank, so that an index which many ranks have travels once from its owner. Both add in the order of
 ranks: the same bits on all ranks.
@@ -11,8 +12,11 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow.compat.v1 as tf
+from tensorflow.python.framework import ops as _ops
 
 from mxrec import _collective, _groups, _loader
+
+_ops.NotDifferentiable("MxrecMergeSlices")
 
 _HALVES = (tf.float16, tf.bfloat16)
 _ROUTED_RANKS = 4
@@ -54,7 +58,12 @@ def allreduce(slices: tf.IndexedSlices, average: bool, group: str = _groups.WORL
   dtype, size = slices.values.dtype.base_dtype, len(_groups.ranks_of(group))
   with tf.name_scope("allreduce_slices"):
     values = tf.cast(slices.values, tf.float32) if dtype in _HALVES else tf.convert_to_tensor(slices.values)
-    values, indices, splits = _merged(values, tf.convert_to_tensor(slices.indices), group)
+    indices = tf.convert_to_tensor(slices.indices)
+    if values.dtype == tf.float32 and 1 < size < _ROUTED_RANKS:
+      arguments = _collective.arguments(group, name)
+      values, indices = _collective.note_line(_loader.ops.mxrec_merge_slices(values, indices, **arguments))
+      return tf.IndexedSlices(tf.cast(divided(values, size) if average else values, dtype), indices, slices.dense_shape)
+    values, indices, splits = _merged(values, indices, group)
     if splits is not None and size >= _ROUTED_RANKS:
       names = [None, None] if name is None else [f"{name}/rows", f"{name}/indices"]
       values, _ = _collective.alltoall(values, splits, group, names[0])

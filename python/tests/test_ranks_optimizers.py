@@ -15,7 +15,7 @@ from npu_bridge.estimator.npu import (
   npu_strategy,
 )
 
-from mxrec import _groups, _slices
+from mxrec import _collective, _groups, _slices
 
 SGD = tf.train.GradientDescentOptimizer
 
@@ -84,9 +84,9 @@ def slices():
   summed = _slices.allreduce(made, False)
   big = _slices.allreduce(tf.IndexedSlices(tf.fill([2], tf.constant(60000, tf.float16)), tf.constant([1, 2])), True)
   whole = _slices.allreduce(tf.IndexedSlices(tf.constant([-1 - me]), tf.constant([0])), True)
-  gathered = [op for op in tf.get_default_graph().get_operations() if op.type == "MxrecAllGather"]
   with tf.Session() as session:
-    return session.run([summed.indices, summed.values, big.values, whole.values, tf.shape(gathered[0].inputs[0])])
+    found = session.run([summed.indices, summed.values, big.values, whole.values])
+  return [*found, _groups.statistics()["data_bytes"]]
 
 
 def test_d_18_d_43_slices_are_merged():
@@ -94,7 +94,7 @@ def test_d_18_d_43_slices_are_merged():
     assert indices == [4, 2] and values == [[5.0, 5.0], [2.0, 2.0]]
     assert big == [60000.0, 60000.0]
     assert whole == [-2]
-    assert travelled == [2, 2]
+    assert travelled == 2 * (4 + 8) + 2 * (4 + 4) + (4 + 4)  # of 3 or 4 rows, 2 and 1
 
 
 def routed(rows):
@@ -114,7 +114,7 @@ def routed(rows):
   return ["MxrecAllToAll" in kinds, *(part.tolist() for part in found), ids.tolist(), values.tolist()]
 
 
-@pytest.mark.parametrize("rows", [pytest.param([30, 0, 50, 7], marks=pytest.mark.thorough), [30, 7]])
+@pytest.mark.parametrize("rows", [pytest.param([30, 0, 50, 7], marks=pytest.mark.thorough), [30, 7], [50, 0, 30]])
 def test_slices_of_many_ranks_go_by_their_owners(rows):
   results = ranks.run(len(rows), routed, rows).results()
   expected = {}
@@ -129,6 +129,31 @@ def test_slices_of_many_ranks_go_by_their_owners(rows):
       np.testing.assert_allclose(value, expected[index], rtol=1e-5, atol=1e-6)
     for index, value in zip(indices32, vector):
       np.testing.assert_allclose(value, expected[index][0, 0] / len(rows), rtol=1e-5, atol=1e-6)
+
+
+def many_slices():
+  """Sums that are longer than what TensorFlow allocates for them, of changing sizes, several at once."""
+  me = api.get_rank_id()
+  random = np.random.RandomState(me)
+  feeds, sums = [tf.placeholder(tf.int64, [None]) for _ in range(3)], []
+  for index, ids in enumerate(feeds):
+    rows = tf.tile(tf.cast(ids, tf.float32)[:, None] + index, [1, 200])
+    made = _slices.allreduce(tf.IndexedSlices(rows, ids), False)
+    sums.append(tf.scatter_nd(made.indices[:, None], made.values, [5000, 200]))
+  with tf.Session(config=tf.ConfigProto(inter_op_parallelism_threads=1)) as session:
+    for _ in range(3):
+      given = [random.randint(0, 5000, random.randint(1500, 6000)) for _ in feeds]
+      found = session.run(sums, dict(zip(feeds, given)))
+      expected = [
+        tf.scatter_nd(ids[:, None], np.tile(ids[:, None] + float(i), [1, 200]), [5000, 200]) for i, ids in enumerate(given)
+      ]
+      expected = session.run([_collective.allreduce(one) for one in expected])
+      assert all(np.array_equal(*pair) for pair in zip(found, expected))
+  return True
+
+
+def test_slices_of_many_rows_equal_the_dense_sum():
+  assert ranks.run(2, many_slices).results() == [True, True]
 
 
 def npu_allreduce():

@@ -321,7 +321,7 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     CommRequest& request = requests[i];
     request = std::move(part.request);
     request.group = group_;
-    // Kernels name what two ranks alone agree on (send and receive).
+    // Kernels name what two ranks alone agree on (send and receive), and what they exchange one after the other.
     if (request.name.empty()) request.name = count == 1 ? agreed : agreed + "/" + std::to_string(i);
     request.origin = origin_;
     call->names.push_back(request.name);

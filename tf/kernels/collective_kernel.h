@@ -58,7 +58,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   Result<Part> MakeBroadcastPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
   // Makes a sum, output `output`, the mean over the ranks; integers are rounded down.
   static void Average(const Membership& group, int output, Part* part);
+  // May be called again by `done`, with other parts, whose names the kernel then gives.
   void Run(tensorflow::OpKernelContext* ctx, const Membership& group, std::vector<Part> parts, DoneCallback done);
+  // What the ranks call this run of the op.
+  std::string AgreedName(tensorflow::OpKernelContext* ctx) const;
 
   // InvalidArgument unless `rank`, the value of attribute `attribute`, is one of the group's.
   Status CheckRank(const char* attribute, int64_t rank, const Membership& group) const;
@@ -68,7 +71,6 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
 
  private:
   struct Call;
-  std::string AgreedName(tensorflow::OpKernelContext* ctx) const;
   Result<Part> MakeStringPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
   void RunAlone(tensorflow::OpKernelContext* ctx, std::vector<Part> parts, DoneCallback done) const;
 

@@ -116,7 +116,7 @@ class SumRoutedOp : public OpKernel {
     OP_REQUIRES_OK(ctx, ctx->allocate_output(0, TensorShape({unique, dim}), &sums));
     PoolExecutor executor(ctx);
     const Status status = SumRoutedGradients(DataSpan<int32_t>(index), DataSpan<float>(values).data(), static_cast<size_t>(unique),
-                                             static_cast<size_t>(dim), MutableData<float>(sums), &executor);
+                                             static_cast<size_t>(dim), {MutableData<float>(sums)}, &executor);
     OP_REQUIRES(ctx, status.ok(), ToTf(Status(status.code(), name() + ": " + std::string(status.message()))));
   }
 };

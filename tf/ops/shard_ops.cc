@@ -106,6 +106,20 @@ TfStatus SumRoutedShape(InferenceContext* c) {
   return TfStatus();
 }
 
+TfStatus MergeSlicesShape(InferenceContext* c) {
+  ShapeHandle values, indices, inner, merged;
+  MXREC_TF_RETURN_IF_ERROR(c->WithRankAtLeast(c->input(0), 1, &values));
+  MXREC_TF_RETURN_IF_ERROR(c->WithRank(c->input(1), 1, &indices));
+  DimensionHandle unused;
+  if (c->RankKnown(values)) MXREC_TF_RETURN_IF_ERROR(c->Merge(c->Dim(values, 0), c->Dim(indices, 0), &unused));
+  const DimensionHandle rows = c->UnknownDim();
+  MXREC_TF_RETURN_IF_ERROR(c->Subshape(values, 1, &inner));
+  MXREC_TF_RETURN_IF_ERROR(c->Concatenate(c->Vector(rows), inner, &merged));
+  c->set_output(0, merged);
+  c->set_output(1, c->Vector(rows));
+  return TfStatus();
+}
+
 REGISTER_OP("MxrecRouteIds")
     .Input("ids: Tids")
     .Output("inverse: int32")
@@ -239,6 +253,29 @@ values: [n, dim].
 index: [n], the key of each.
 splits: [ranks], as MxrecRouteIds gave them; they add up to the number of keys, U.
 sums: [U, dim]; zeros where there are none.
+)doc");
+
+REGISTER_OP("MxrecMergeSlices")
+    .Input("values: float")
+    .Input("indices: Tindices")
+    .Output("merged_values: float")
+    .Output("merged_indices: Tindices")
+    .Attr("Tindices: {int64, int32}")
+    .Attr("group: string = 'hccl_world_group'")
+    .Attr("tensor_name: string = ''")
+    .SetIsStateful()
+    .SetIsDistributedCommunication()
+    .SetShapeFn(MergeSlicesShape)
+    .Doc(R"doc(
+The sum of sparse gradients over the ranks, which may have different numbers of rows: the same bits on all of them.
+
+values: [n, ...].
+indices: [n], the index of each row; an index may come several times.
+merged_values: [R, ...], a row for each index that any rank has: rows of one rank in their order, ranks in theirs.
+merged_indices: [R], by first occurrence, rank after rank.
+Tindices: Type of the indices.
+group: The ranks that take part.
+tensor_name: The name that the ranks agree on; empty means that of the node.
 )doc");
 
 REGISTER_OP("MxrecExchangeGradients")

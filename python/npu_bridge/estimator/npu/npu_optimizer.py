@@ -1,9 +1,9 @@
 """Optimizers that average gradients over the ranks, and that scale losses.
 
 Each gradient of a variable becomes one collective op (HcomAllReduce; of IndexedSlices, whose duplicates are summed first, an
-MxrecAllGather), which starts as soon as the gradient is there, while the backward pass goes on. Gradients of looked-up rows of
-mxrec tables stay as they are: their rows differ from rank to rank, and tables see to them themselves. Means of integers are
-rounded down.
+MxrecMergeSlices or MxrecAllGather), which starts as soon as the gradient is there, while the backward pass goes on. Gradients of
+looked-up rows of mxrec tables stay as they are: their rows differ from rank to rank, and tables see to them themselves. Means of
+integers are rounded down.
 
 With one rank nothing is exchanged: gradients stay the very tensors they are. All of them take looked-up rows of mxrec tables beside
 variables, and mxrec's own optimizers as well as TensorFlow's.
