@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -166,86 +167,104 @@ class ExchangeKernel : public CollectiveKernel {
     return splits;
   }
 
-  // Sends rows of floats, of each lookup a matrix [sum of send_splits, dim] in the order of the ranks, to outputs [0, N), each
-  // times its factor.
-  Result<Part> PackFloats(OpKernelContext* ctx, const Membership& group, std::vector<Tensor> sends, int send_list, int receive_list,
-                          std::vector<float> factors) const {
-    const size_t ranks = static_cast<size_t>(group.size());
-    std::vector<std::span<const int64_t>> send_splits, receive_splits;
-    for (int t = 0; t < n_; ++t) {
-      MXREC_ASSIGN_OR_RETURN(const auto send, Splits(ctx, send_list, t, group, sends[static_cast<size_t>(t)].dim_size(0)));
-      MXREC_ASSIGN_OR_RETURN(const auto receive, Splits(ctx, receive_list, t, group, -1));
-      send_splits.push_back(send);
-      receive_splits.push_back(receive);
+  // What a rank sends of its lookups: of each `rows[t]` rows of `dims[t]` floats, in the order of the ranks.
+  struct Outgoing {
+    std::vector<int64_t> rows, dims;
+    // Writes `count` of the rows of lookup t, from row `first` on, to `to`.
+    std::function<Status(size_t t, size_t first, size_t count, float* to)> write;
+    // Where the rows of the only lookup lie as they travel; null: they are to be written.
+    const float* whole = nullptr;
+  };
+
+  // Sends them to outputs [0, N). What this rank keeps is written there at once; the rest is written into one buffer, unless it
+  // lies somewhere as it travels, and arrives in another, unless it belongs into one piece of an output.
+  Result<Part> PackFloats(OpKernelContext* ctx, const Membership& group, const Outgoing& out, int send_list,
+                          int receive_list) const {
+    const size_t ranks = static_cast<size_t>(group.size()), n = static_cast<size_t>(n_), me = static_cast<size_t>(group.me);
+    std::vector<std::span<const int64_t>> send, receive;
+    std::vector<int64_t> to(ranks), from(ranks);
+    for (size_t t = 0; t < n; ++t) {
+      MXREC_ASSIGN_OR_RETURN(const auto sends, Splits(ctx, send_list, static_cast<int>(t), group, out.rows[t]));
+      MXREC_ASSIGN_OR_RETURN(const auto receives, Splits(ctx, receive_list, static_cast<int>(t), group, -1));
+      if (sends[me] != receives[me]) {
+        return Wrong("lookup " + std::to_string(t) + " sends this rank " + std::to_string(sends[me]) +
+                     " rows, which asks itself for " + std::to_string(receives[me]));
+      }
+      for (size_t r = 0; r < ranks; ++r) {
+        if (r == me) continue;
+        to[r] += sends[r] * out.dims[t];
+        from[r] += receives[r] * out.dims[t];
+      }
+      send.push_back(sends);
+      receive.push_back(receives);
     }
+
+    std::vector<float*> outputs(n);
+    for (size_t t = 0; t < n; ++t) {
+      Tensor* output = nullptr;
+      MXREC_RETURN_IF_ERROR(
+          FromTf(ctx->allocate_output(static_cast<int>(t), TensorShape({Sum(receive[t]), out.dims[t]}), &output)));
+      outputs[t] = MutableData<float>(output);
+      const size_t kept = static_cast<size_t>(Sum(receive[t].first(me)) * out.dims[t]);
+      MXREC_RETURN_IF_ERROR(
+          out.write(t, static_cast<size_t>(Sum(send[t].first(me))), static_cast<size_t>(send[t][me]), outputs[t] + kept));
+    }
+
     Part part;
     part.request.kind = Collective::kAllToAll;
     part.request.dtype = DType::kFloat32;
-    if (n_ == 1) {
-      // Nothing to pack: rows lie in the order of the ranks at both ends.
-      const Tensor& send = sends[0];
-      part.request.shape = {send.dim_size(0), send.dim_size(1)};
-      part.request.splits.assign(send_splits[0].begin(), send_splits[0].end());
-      part.request.input = send.data();
-      part.packed = send;
-      part.output = 0;
-      part.finish = [this, receive = receive_splits[0], factor = factors[0]](OpKernelContext* ctx, const Agreed& agreed) -> Status {
-        for (size_t r = 0; r < receive.size(); ++r) MXREC_RETURN_IF_ERROR(CheckReceived(r, receive[r], agreed.received[r], "rows"));
-        ScaleOutput(ctx, 0, factor);
-        return OkStatus();
+    part.request.shape = {Sum(to)};
+    part.request.splits = to;
+    // With what this rank keeps at its begin or its end, the rest of the only lookup is in one piece.
+    const bool one_piece = n == 1 && (me == 0 || me + 1 == ranks);
+    if (one_piece && out.whole != nullptr) {
+      part.request.input = out.whole + (me == 0 ? send[0][0] * out.dims[0] : 0);
+    } else {
+      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(tensorflow::DT_FLOAT, TensorShape({Sum(to)}), &part.packed)));
+      part.request.input = part.packed.data();
+      float* next = MutableData<float>(&part.packed);
+      std::vector<int64_t> first(n);
+      for (size_t r = 0; r < ranks; ++r) {
+        for (size_t t = 0; t < n; ++t) {
+          if (r != me) {
+            MXREC_RETURN_IF_ERROR(out.write(t, static_cast<size_t>(first[t]), static_cast<size_t>(send[t][r]), next));
+            next += send[t][r] * out.dims[t];
+          }
+          first[t] += send[t][r];
+        }
+      }
+    }
+    const auto check = [this, from](const Agreed& agreed) {
+      for (size_t r = 0; r < from.size(); ++r) MXREC_RETURN_IF_ERROR(CheckReceived(r, from[r], agreed.received[r], "floats"));
+      return OkStatus();
+    };
+    if (one_piece) {
+      float* const place = outputs[0] + (me == 0 ? receive[0][0] * out.dims[0] : 0);
+      part.allocate = [check, place](OpKernelContext*, const Agreed& agreed) -> Result<void*> {
+        MXREC_RETURN_IF_ERROR(check(agreed));
+        return static_cast<void*>(place);
       };
       return part;
     }
-
-    std::vector<int64_t> dims(static_cast<size_t>(n_)), to(ranks), from(ranks);
-    for (int t = 0; t < n_; ++t) {
-      dims[static_cast<size_t>(t)] = sends[static_cast<size_t>(t)].dim_size(1);
-      for (size_t r = 0; r < ranks; ++r) {
-        to[r] += send_splits[static_cast<size_t>(t)][r] * dims[static_cast<size_t>(t)];
-        from[r] += receive_splits[static_cast<size_t>(t)][r] * dims[static_cast<size_t>(t)];
-      }
-    }
-    Tensor packed;
-    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(tensorflow::DT_FLOAT, TensorShape({Sum(to)}), &packed)));
-    float* next = MutableData<float>(&packed);
-    std::vector<const float*> source;
-    for (const Tensor& send : sends) source.push_back(DataSpan<float>(send).data());
-    for (size_t r = 0; r < ranks; ++r) {
-      for (size_t t = 0; t < source.size(); ++t) {
-        const size_t floats = static_cast<size_t>(send_splits[t][r] * dims[t]);
-        if (floats > 0) std::memcpy(next, source[t], floats * sizeof(float));
-        next += floats;
-        source[t] += floats;
-      }
-    }
-    part.request.shape = {Sum(to)};
-    part.request.splits = to;
-    part.request.input = packed.data();
-    part.packed = packed;
     const auto received = std::make_shared<Tensor>();
-    part.allocate = [this, received, from](OpKernelContext* ctx, const Agreed& agreed) -> Result<void*> {
-      for (size_t r = 0; r < from.size(); ++r) MXREC_RETURN_IF_ERROR(CheckReceived(r, from[r], agreed.received[r], "floats"));
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(tensorflow::DT_FLOAT, TensorShape({Sum(from)}), received.get())));
+    part.allocate = [check, received, floats = Sum(from)](OpKernelContext* ctx, const Agreed& agreed) -> Result<void*> {
+      MXREC_RETURN_IF_ERROR(check(agreed));
+      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(tensorflow::DT_FLOAT, TensorShape({floats}), received.get())));
       return received->data();
     };
-    part.finish = [this, received, receive_splits, dims, factors](OpKernelContext* ctx, const Agreed&) -> Status {
-      std::vector<float*> into;
-      for (size_t t = 0; t < dims.size(); ++t) {
-        Tensor* output = nullptr;
-        MXREC_RETURN_IF_ERROR(
-            FromTf(ctx->allocate_output(static_cast<int>(t), TensorShape({Sum(receive_splits[t]), dims[t]}), &output)));
-        into.push_back(MutableData<float>(output));
-      }
+    part.finish = [received, receive, dims = out.dims, outputs, me](OpKernelContext*, const Agreed&) {
       const float* next = DataSpan<float>(*received).data();
-      for (size_t r = 0; r < receive_splits[0].size(); ++r) {
+      std::vector<float*> into = outputs;
+      for (size_t r = 0; r < receive[0].size(); ++r) {
         for (size_t t = 0; t < dims.size(); ++t) {
-          const size_t floats = static_cast<size_t>(receive_splits[t][r] * dims[t]);
-          if (floats > 0) std::memcpy(into[t], next, floats * sizeof(float));
-          next += floats;
+          const size_t floats = static_cast<size_t>(receive[t][r] * dims[t]);
+          if (r != me) {
+            if (floats > 0) std::memcpy(into[t], next, floats * sizeof(float));
+            next += floats;
+          }
           into[t] += floats;
         }
       }
-      for (size_t t = 0; t < dims.size(); ++t) ScaleOutput(ctx, static_cast<int>(t), factors[t]);
       return OkStatus();
     };
     return part;
@@ -256,13 +275,6 @@ class ExchangeKernel : public CollectiveKernel {
     if (found == expected) return OkStatus();
     return InternalError(name() + ": rank " + std::to_string(rank) + " of group '" + group_name() + "' sent " +
                          std::to_string(found) + " " + what + " for " + std::to_string(expected) + " that its keys ask for");
-  }
-
-  static void ScaleOutput(OpKernelContext* ctx, int index, float factor) {
-    if (factor == 1.0f) return;
-    Tensor* output = ctx->mutable_output(index);
-    float* values = MutableData<float>(output);
-    for (int64_t i = 0; i < output->NumElements(); ++i) values[i] *= factor;
   }
 
   int n_ = 0;
@@ -380,27 +392,26 @@ class ExchangeRowsOp : public ExchangeKernel {
 
  private:
   Result<Part> Pack(OpKernelContext* ctx, const Membership& group) override {
-    std::vector<Tensor> sends(static_cast<size_t>(lookups()));
+    Outgoing out;
     for (int t = 0; t < lookups(); ++t) {
       const Tensor &rows = ctx->input(t), &inverse = ctx->input(lookups() + t);
       if (rows.dims() != 2 || inverse.dims() != 1) {
         return Wrong("rows and inverse of lookup " + std::to_string(t) + " must have shapes [unique, dim] and [received], found " +
                      ShapeText(rows) + " and " + ShapeText(inverse));
       }
-      Tensor& send = sends[static_cast<size_t>(t)];
-      const int64_t received = inverse.dim_size(0);
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(tensorflow::DT_FLOAT, TensorShape({received, rows.dim_size(1)}), &send)));
-      const std::span<const int32_t> places = DataSpan<int32_t>(inverse);
-      const size_t done =
-          ExpandRows(DataSpan<float>(rows).data(), static_cast<size_t>(rows.dim_size(0)), static_cast<size_t>(rows.dim_size(1)),
-                     places.data(), static_cast<size_t>(received), MutableData<float>(&send));
-      if (done != static_cast<size_t>(received)) {
-        return Wrong("inverse[" + std::to_string(done) + "] of lookup " + std::to_string(t) + " is " +
-                     std::to_string(places[done]) + ", expected 0 <= inverse < " + std::to_string(rows.dim_size(0)));
-      }
+      out.rows.push_back(inverse.dim_size(0));
+      out.dims.push_back(rows.dim_size(1));
     }
-    return PackFloats(ctx, group, std::move(sends), /*send_list=*/2, /*receive_list=*/3,
-                      std::vector<float>(static_cast<size_t>(lookups()), 1.0f));
+    out.write = [this, ctx](size_t t, size_t first, size_t count, float* to) {
+      const Tensor& rows = ctx->input(static_cast<int>(t));
+      const int32_t* const places = DataSpan<int32_t>(ctx->input(lookups() + static_cast<int>(t))).data() + first;
+      const size_t done = ExpandRows(DataSpan<float>(rows).data(), static_cast<size_t>(rows.dim_size(0)),
+                                     static_cast<size_t>(rows.dim_size(1)), places, count, to);
+      if (done == count) return OkStatus();
+      return Wrong("inverse[" + std::to_string(first + done) + "] of lookup " + std::to_string(t) + " is " +
+                   std::to_string(places[done]) + ", expected 0 <= inverse < " + std::to_string(rows.dim_size(0)));
+    };
+    return PackFloats(ctx, group, out, /*send_list=*/2, /*receive_list=*/3);
   }
 };
 REGISTER_KERNEL_BUILDER(Name("MxrecExchangeRows").Device(tensorflow::DEVICE_CPU), ExchangeRowsOp);
@@ -416,17 +427,29 @@ class ExchangeGradientsOp : public ExchangeKernel {
 
  private:
   Result<Part> Pack(OpKernelContext* ctx, const Membership& group) override {
-    std::vector<Tensor> sends;
-    std::vector<float> factors;
+    Outgoing out;
     for (int t = 0; t < lookups(); ++t) {
       const Tensor& gradients = ctx->input(t);
       if (gradients.dims() != 2) {
         return Wrong("gradients of lookup " + std::to_string(t) + " must have shape [keys, dim], found " + ShapeText(gradients));
       }
-      sends.push_back(gradients);
-      factors.push_back(mean_[static_cast<size_t>(t)] ? 1.0f / static_cast<float>(group.size()) : 1.0f);
+      out.rows.push_back(gradients.dim_size(0));
+      out.dims.push_back(gradients.dim_size(1));
     }
-    return PackFloats(ctx, group, std::move(sends), /*send_list=*/1, /*receive_list=*/2, std::move(factors));
+    if (lookups() == 1 && !mean_[0]) out.whole = DataSpan<float>(ctx->input(0)).data();
+    // Multiplied before they travel: the same product as after it.
+    out.write = [this, ctx, share = 1.0f / static_cast<float>(group.size())](size_t t, size_t first, size_t count, float* to) {
+      const Tensor& gradients = ctx->input(static_cast<int>(t));
+      const size_t dim = static_cast<size_t>(gradients.dim_size(1)), floats = count * dim;
+      const float* const from = DataSpan<float>(gradients).data() + first * dim;
+      if (mean_[t]) {
+        for (size_t i = 0; i < floats; ++i) to[i] = from[i] * share;
+      } else if (floats > 0) {
+        std::memcpy(to, from, floats * sizeof(float));
+      }
+      return OkStatus();
+    };
+    return PackFloats(ctx, group, out, /*send_list=*/1, /*receive_list=*/2);
   }
 
   std::vector<bool> mean_;
