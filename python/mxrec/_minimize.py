@@ -71,14 +71,18 @@ def minimize(loss: Any, optimizer: Any, global_step: Any = None, clip_norm: Any 
   spread = [pair[1] for pair in row_pairs if optimizer_lib.find_lookup(pair[1]).table.distribution != "none"]
   if wrapper is not None and spread and clip_norm is None:
     return wrapper.apply_gradients(dense + row_pairs, global_step, f"{wrapper.get_name()}_minimize")
-  if wrapper is not None and spread:
-    raise NotImplementedError(
-      f"clip_norm with {type(optimizer).__name__} around the optimizer, for tables that several ranks train: mxrec.minimize "
-      "averages over the ranks itself, so give it the optimizer alone"
-    )
   tables = optimizer_lib.row_gradients(row_pairs, mean=True) if row_pairs else []
   if sparse is not None:
     dense = _averaged(dense)
+  elif spread:  # the gradients of rows that are clipped have been exchanged, so the wrapper cannot do that any more
+    inner = getattr(wrapper, "applies_by", None)
+    if inner is None:
+      raise NotImplementedError(
+        f"clip_norm with {type(optimizer).__name__} around the optimizer, for tables that several ranks train: mxrec.minimize "
+        "averages over the ranks itself, so give it the optimizer alone"
+      )
+    wrapper, sparse = None, sparse_optimizer(inner)
+    _check_trains(sparse, inner, dense)
   if clip_norm is not None:
     dense, tables = _clip(dense, tables, clip_norm)
   name = f"{(wrapper or sparse).get_name()}_minimize"

@@ -5,7 +5,7 @@ The first of these that is there counts:
 1. RANK_TABLE_FILE and RANK_ID: a rank table in JSON, in each of the three forms in use.
 2. RANK_SIZE and RANK_ID; what `mxrec launch` sets.
 3. CM_WORKER_SIZE; the chief hands out the ranks.
-4. OMPI_COMM_WORLD_*, as mpirun sets it, PMI_*, or SLURM_* of a job step.
+4. OMPI_COMM_WORLD_*, as mpirun sets it, PMI_*, or SLURM_* of a job step (which counts where srun set PMI_* beside it).
 5. Nothing: one process.
 
 Sizes that contradict each other are an error: whoever is right, the other processes would be trained apart.
@@ -148,7 +148,10 @@ def find(environment: Mapping[str, str] = os.environ) -> World:
   elif workers is not None:
     world = _by_chief(environment, workers)
   else:
-    world = mpi or _find_slurm(environment) or World()
+    slurm = _find_slurm(environment)
+    if mpi is not None and slurm is not None and mpi.source.startswith("PMI_") and (mpi.rank, mpi.size) == (slurm.rank, slurm.size):
+      mpi = None  # srun sets these too; Slurm also says where the ranks are
+    world = mpi or slurm or World()
   if mpi is not None and mpi.size != world.size:
     raise ValueError(f"{world.source} and {mpi.source} contradict each other: unset the one that is left from another run")
   if world.size == 1:

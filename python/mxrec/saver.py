@@ -41,6 +41,14 @@ class _SaverOps:
     return made[names]
 
 
+def _is_of_tensorflow(path: str) -> bool:
+  """Whether a path is a checkpoint of tf.train.Saver, or a folder of such."""
+  try:
+    return os.path.isfile(path + ".index") or any(name.endswith(".index") for name in os.listdir(path))
+  except OSError:
+    return False
+
+
 class EmbeddingTableSaver:
   """Saves and loads tables: rows, optimizer slots and step, counts, candidates, time stamps.
 
@@ -117,7 +125,13 @@ class EmbeddingTableSaver:
     sess = _session.resolve(sess, "sess")
     directory = os.path.abspath(_validate.path("save_path", save_path))
     step = -1 if global_step is None else _validate.integer("global_step", global_step, 0, _validate.MAX_STEP)
-    report = json.loads(self._run(sess, self._ops.load, directory, step, {}))
+    try:
+      report = json.loads(self._run(sess, self._ops.load, directory, step, {}))
+    except tf.errors.NotFoundError as error:
+      if not _is_of_tensorflow(directory):
+        raise
+      text = f"{error.message}\n{directory} was written by tf.train.Saver: restore the tables with such a saver, by its restore()"
+      raise tf.errors.NotFoundError(error.node_def, error.op, text) from error
     return report["tables"]
 
   @staticmethod

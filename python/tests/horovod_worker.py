@@ -118,6 +118,17 @@ def check_scaling():
     mine = of(hvd.rank(), [9], dtype)
     found = run(lambda: hvd.allreduce(tf.constant(mine), op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0))
     equal(found, values * 2, 1e-3 if dtype == tf.float16 else 1e-6)
+  # Integers are scaled in double precision and cut off.
+  for dtype in (tf.int32, tf.int64):
+    cut = sum(np.trunc(of(rank, [9, 2], dtype) * 0.7) for rank in everybody())
+    mine = of(hvd.rank(), [9, 2], dtype)
+    factors = {"prescale_factor": 0.7, "postscale_factor": 1.5}
+    equal(run(lambda: hvd.allreduce(tf.constant(mine), op=hvd.Sum, **factors)), np.trunc(cut * 1.5))
+    found = run(lambda: hvd.grouped_allreduce([tf.constant(mine), tf.constant([3.0])], op=hvd.Sum, **factors))
+    equal(found[0], np.trunc(cut * 1.5))
+    equal(found[1], [3 * 0.7 * 1.5 * hvd.size()], 1e-6)
+    begin, end = rows_of(hvd.rank(), 9)
+    equal(run(lambda: hvd.reducescatter(tf.constant(mine), op=hvd.Sum, **factors)), np.trunc(cut * 1.5)[begin:end])
 
 
 def check_nan_passes_through():

@@ -160,6 +160,15 @@ def joined_clipped(rank, size, folder):
   return joined(rank, size, folder)
 
 
+def joined_clipped_by_horovod(rank, size, folder):
+  import mxrec.horovod as hvd
+
+  hvd.init()
+  original = mxrec.minimize
+  mxrec.minimize = lambda loss, optimizer: original(loss, hvd.DistributedOptimizer(optimizer), clip_norm=0.01)
+  return joined(rank, size, folder)
+
+
 def joined_admission(rank, size, folder):
   return joined(rank, size, folder, min_used_times=3)
 

@@ -11,9 +11,23 @@ from helpers import merged
 
 WORKER = pathlib.Path(__file__).with_name("sharded_worker.py")
 SIZES = (1, 2, 3, 4)
-JOINED = ("joined", "joined_adam", "joined_hash", "joined_replicated", "joined_clipped", "joined_sparse_variable")
+JOINED = (
+  "joined",
+  "joined_adam",
+  "joined_hash",
+  "joined_replicated",
+  "joined_clipped",
+  "joined_clipped_by_horovod",
+  "joined_sparse_variable",
+)
 JOBS = [f"{job}:{size}" for job in JOINED for size in ((1, 2, 3, 4) if job == "joined" else (1, 2))]
-JOBS += ["joined_admission:1", "joined_admission:2", "fact_11_ids_go_to_their_owners:1", "fact_11_ids_go_to_their_owners:2"]
+JOBS += [
+  "joined_clipped_by_horovod:2",
+  "joined_admission:1",
+  "joined_admission:2",
+  "fact_11_ids_go_to_their_owners:1",
+  "fact_11_ids_go_to_their_owners:2",
+]
 JOBS += [
   "fact_13_sums_add_over_ranks:2",
   "unequal_and_empty_batches:1",
@@ -80,9 +94,10 @@ def test_replicated_tables_are_equal_to_the_bit_and_train_as_one_process(report)
     assert_same_rows(first["rows"][table], alone["rows"][table])
 
 
-def test_clipping_goes_by_the_norm_over_all_ranks(report):
+@pytest.mark.parametrize("job", ["joined_clipped", "joined_clipped_by_horovod"])
+def test_clipping_goes_by_the_norm_over_all_ranks(report, job):
   [alone] = results(report, "joined_clipped", 1)
-  ranks = results(report, "joined_clipped", 2)
+  ranks = results(report, job, 2)
   np.testing.assert_allclose(ranks[0]["losses"], alone["losses"], rtol=1e-5, atol=1e-6)
   for table in alone["rows"]:
     assert_same_rows(merged(ranks, table), alone["rows"][table])

@@ -69,6 +69,21 @@ def test_retention_deletes_side_files_and_resaving_a_step_is_safe(tmp_path):
   assert tf.train.latest_checkpoint(str(tmp_path)) == str(tmp_path / "model-4")
 
 
+@pytest.mark.parametrize("name", ["", "model"])
+def test_the_other_saver_is_told_whose_files_these_are(tmp_path, name):
+  emb_table, ids, _, train = build()
+  own = mxrec.EmbeddingTableSaver([emb_table])
+  with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    steps(session, train, ids, 1)
+    tf.train.Saver().save(session, str(tmp_path / "model"))
+    with pytest.raises(tf.errors.NotFoundError, match="was written by tf.train.Saver: restore the tables with such a saver"):
+      own.load(session, str(tmp_path / name))
+    with pytest.raises(tf.errors.NotFoundError) as caught:
+      own.load(session, str(tmp_path / "nothing"))
+    assert "tf.train.Saver" not in str(caught.value)
+
+
 def test_the_marker_is_numeric_so_scripts_may_reshape_every_tensor(tmp_path):
   emb_table, ids, _, train = build()
   with tf.Session() as session:

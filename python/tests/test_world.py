@@ -242,6 +242,13 @@ def test_a_slurm_step_meets_on_its_first_node():
   assert _world.find({"SLURM_NTASKS": "5", "SLURM_PROCID": "0", "SLURM_JOB_ID": "12"}).size == 1
 
 
+def test_a_slurm_step_says_where_ranks_are_though_srun_sets_pmi_variables_too():
+  found = _world.find({**SLURM, "MXREC_SECRET": "s", "PMI_SIZE": "5", "PMI_RANK": "4"})
+  assert (found.rank, found.size, found.cross_size, found.chief_host, found.missing) == (4, 5, 3, "node07", "")
+  # mpiexec of another MPI starts its own processes through a step of Slurm.
+  assert _world.find({**SLURM, "PMI_SIZE": "8", "PMI_RANK": "4"}).source == "PMI_SIZE=8"
+
+
 @pytest.mark.parametrize("nodes, first", [("a", "a"), ("a,b", "a"), ("a[3-5],b", "a3"), ("a[003]-x,b", "a003-x"), ("", "")])
 def test_the_first_host_of_a_node_list(nodes, first):
   assert _peers.first_of_node_list(nodes) == first

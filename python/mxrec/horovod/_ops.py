@@ -95,8 +95,8 @@ def allreduce(
     device_dense, device_sparse: ignored.
     compression: Compression.none, fp16, bf16, or a Compressor of your own.
     op: Average (default; integers are rounded down), Sum, Min, Max, Product or Adasum.
-    prescale_factor: each rank's values are multiplied by it first.
-    postscale_factor: the result is multiplied by it.
+    prescale_factor: each rank's values are multiplied by it first; integers are cut off towards zero.
+    postscale_factor: the result is multiplied by it, likewise.
     name: what the ranks call it; None: after the tensor.
     process_set: the ranks that take part.
 
@@ -171,6 +171,8 @@ def _allreduce_all(
   _check_adasum(op, process_set)
   values = [tf.convert_to_tensor(tensor) for tensor in tensors]
   name = agreed_name(kind, values[0], name)
+  values, prescale, after = _scaled_integers(values, prescale, postscale)
+  postscale = 1.0 if after is not None else postscale
   wire = getattr(compression, "wire", None)
   if wire is not None and any(value.dtype != tf.float32 for value in values):
     wire = None
@@ -192,7 +194,28 @@ def _allreduce_all(
   )
   if wire is None:
     results = [compression.decompress(value, context) for value, context in zip(results, contexts)]
-  return list(results)
+  return list(results) if after is None else after(results)
+
+
+def _scaled_integers(
+  values: list[tf.Tensor], prescale: float, postscale: float
+) -> tuple[list[tf.Tensor], float, Callable[[Sequence[Any]], list[Any]] | None]:
+  """The collective operations scale floating values only. Where integers are to be scaled, it is done here, before and after them.
+
+  Returns:
+    (the values, the prescale factor that is left, None or what scales the results).
+  """
+  if (prescale, postscale) == (1, 1) or not any(value.dtype.is_integer for value in values):
+    return values, prescale, None
+  return [_scaled(value, prescale) for value in values], 1.0, lambda results: [_scaled(value, postscale) for value in results]
+
+
+def _scaled(value: tf.Tensor, factor: float) -> tf.Tensor:
+  """A value times a factor: of integers what double precision gives, cut off towards zero; float16 and bfloat16 in float32."""
+  if factor == 1:
+    return value
+  wide = tf.float64 if value.dtype.is_integer else tf.float32 if value.dtype.size == 2 else value.dtype
+  return tf.cast(tf.cast(value, wide) * tf.cast(factor, wide), value.dtype)
 
 
 def _allreduce_slices(
@@ -399,12 +422,15 @@ def grouped_reducescatter(
   packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
   values = [value for value, _ in packed]
   name = agreed_name(kind, values[0] if values else None, name)
+  values, prescale, after = _scaled_integers(values, prescale_factor, postscale_factor)
+  postscale = 1.0 if after is not None else postscale_factor
   results = _run(
     lambda: _collective.reducescatter(
-      values, _REDUCTIONS[op], average=op == Average, prescale=prescale_factor, postscale=postscale_factor, group=group, name=name
+      values, _REDUCTIONS[op], average=op == Average, prescale=prescale, postscale=postscale, group=group, name=name
     )
   )
-  return [compression.decompress(value, context) for value, (_, context) in zip(results, packed)]
+  results = [compression.decompress(value, context) for value, (_, context) in zip(results, packed)]
+  return results if after is None else after(results)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

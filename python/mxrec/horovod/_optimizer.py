@@ -72,6 +72,12 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
       return inner.apply_gradients(pairs, global_step=global_step, name=name)
     return _minimize.apply_gradients(inner, pairs, global_step, name)
 
+  @property
+  def applies_by(self) -> Any:
+    """The optimizer that applies gradients as they are once they are reduced; None when there is more to it."""
+    plain = self._accumulator is None and not getattr(self._optimizer, "takes_looked_up_rows", False)
+    return self._optimizer if plain else None
+
   def get_slot(self, *args: Any, **kwargs: Any) -> Any:
     """The other optimizer's slot variable."""
     return self._optimizer.get_slot(*args, **kwargs)
