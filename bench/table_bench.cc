@@ -160,7 +160,8 @@ void Threads(const Flags& flags, const std::vector<uint64_t>& keys, const KeyStr
        2 * kBatch,
        [&](int b) {
          two.ParallelFor(2, [&](size_t t) {
-           ceiling.Run(stream.batch(b + static_cast<int>(t) * 7), t == 0 ? buffers.expanded.data() : second.data());
+           // The second thread's batches are not those of the first one a few batches later: that would find them in the cache.
+           ceiling.Run(stream.batch(b + static_cast<int>(t) * flags.batches), t == 0 ? buffers.expanded.data() : second.data());
          });
        },
        {}},
