@@ -2,7 +2,7 @@
 // beside the algorithms of Gloo (over TCP on the loopback). All in one run, taking turns; a figure is the median over turns of the
 // ratio to the raw engine within a turn.
 //
-// usage: comm_bench [--turns N] [--json FILE]   (starts itself twice through mpirun; MXREC_MPIRUN_FLAGS: more flags for it)
+// usage: comm_bench [--turns N] [--json FILE] [--only agreement]   (starts itself twice through mpirun; MXREC_MPIRUN_FLAGS: more flags for it)
 #include <unistd.h>
 
 #include <condition_variable>
@@ -170,7 +170,7 @@ void MeasureAgreement(int rank, int turns, Transport* shm, const std::vector<int
   if (!left.ok()) Fail(left.ToString());
 }
 
-void Run(int turns, const std::string& json) {
+void Run(int turns, const std::string& json, bool agreement_only) {
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -194,6 +194,7 @@ void Run(int turns, const std::string& json) {
   Report report("comm");
   MeasureAgreement(rank, turns, shm.get(), ranks, folder, &report);
   for (const size_t bytes : {size_t{1} << 10, size_t{1} << 20, size_t{64} << 20}) {
+    if (agreement_only) break;
     const size_t count = bytes / sizeof(float);
     const int repeats = bytes <= 1024 ? 1000 : bytes <= (1 << 20) ? 40 : 2;
     std::vector<float> data(count);
@@ -252,9 +253,11 @@ void StartThroughMpirun(int argc, char** argv) {
 int main(int argc, char** argv) {
   int turns = 7;
   std::string json;
+  bool agreement_only = false;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--turns") == 0) turns = std::atoi(argv[i + 1]);
     if (std::strcmp(argv[i], "--json") == 0) json = argv[i + 1];
+    if (std::strcmp(argv[i], "--only") == 0) agreement_only = std::strcmp(argv[i + 1], "agreement") == 0;
   }
   if (std::getenv("OMPI_COMM_WORLD_SIZE") == nullptr) {
     mxrec::bench::StartThroughMpirun(argc, argv);
@@ -263,7 +266,7 @@ int main(int argc, char** argv) {
   }
   int level = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level);
-  mxrec::bench::Run(turns, json);
+  mxrec::bench::Run(turns, json, agreement_only);
   MPI_Finalize();
   return 0;
 }

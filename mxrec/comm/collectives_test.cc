@@ -129,6 +129,32 @@ TEST(AllReduceTest, EveryTypeIsReducedByEveryOperation) {
   }
 }
 
+TEST(AllReduceTest, AnInputOfItsOwnIsLeftAloneAndGivesTheBitsOfTheSumInPlace) {
+  for (const int size : {1, 2, 3, 5}) {
+    for (const Algorithm algorithm : kAlgorithms) {
+      for (const DType dtype : {DType::kFloat32, DType::kFloat16}) {
+        const size_t count = 40'001, bytes = count * DTypeSize(dtype);
+        OnRanks(size, true, [&](Transport& transport, const GroupView& world) {
+          std::mt19937 random(transport.rank());
+          std::string input(bytes, '\0');
+          for (size_t i = 0; i < count; ++i) {
+            const float x = static_cast<float>(random() % 2000) / 7 - 100;
+            const uint16_t narrow = FloatToHalf(x);
+            dtype == DType::kFloat32 ? std::memcpy(&input[i * 4], &x, 4) : std::memcpy(&input[i * 2], &narrow, 2);
+          }
+          const std::string before = input;
+          std::string in_place = input, out(bytes, 'x');
+          EXPECT_TRUE(AllReduce(transport, world, input.data(), out.data(), count, dtype, ReduceOp::kSum, algorithm, Soon()).ok());
+          EXPECT_TRUE(AllReduce(transport, world, in_place.data(), count, dtype, ReduceOp::kSum, algorithm, Soon()).ok());
+          EXPECT_TRUE(input == before) << AlgorithmName(algorithm);
+          EXPECT_TRUE(out == in_place) << AlgorithmName(algorithm) << " of " << DTypeName(dtype) << ", " << size << " ranks";
+          return std::string();
+        });
+      }
+    }
+  }
+}
+
 TEST(AllReduceTest, AllRanksAndAllRunsGetTheSameBits) {
   std::mt19937 random(7);
   for (int size = 2; size <= 8; ++size) {

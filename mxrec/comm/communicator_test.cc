@@ -440,6 +440,27 @@ TEST(CommunicatorTest, ACancelledRequestEndsHereAndOnTheOthers) {
   });
 }
 
+// The asking thread of rank 1 sends such a request itself, the progress thread sends the cancellation: never the other way round, or
+// rank 0 would take the cancellation for one of nothing.
+TEST(CommunicatorTest, ALoneRequestIsSentBeforeItsCancellation) {
+  ThreadWorld world(2, [](CommOptions& options) { options.stall_abort = std::chrono::seconds(5); });
+  const std::vector<float> in(2, 1.0f);
+  std::vector<float> out[2];
+  const auto together = [&] {
+    world.OnAll([&](Communicator& comm, int rank) {
+      EXPECT_EQ(comm.Run(FloatRequest(Collective::kAllReduce, "alone", in, &out[rank])), OkStatus());
+    });
+  };
+  for (int i = 0; i < 3; ++i) together();
+  for (int i = 0; i < 100; ++i) {
+    Pending pending(world[1], FloatRequest(Collective::kAllReduce, "alone", in, &out[1]));
+    world[1].Cancel("hccl_world_group", "alone");
+    ASSERT_EQ(pending.Wait().code(), StatusCode::kCancelled);
+    ASSERT_EQ(world[0].Run(FloatRequest(Collective::kAllReduce, "alone", in, &out[0])).code(), StatusCode::kCancelled);
+    together();
+  }
+}
+
 TEST(CommunicatorTest, CallbacksMayAskForTheNextStep) {
   ThreadWorld world(2);
   world.OnAll([&](Communicator& comm, int) {

@@ -25,59 +25,66 @@ Difference Compare(const RequestFields& a, const CommRequest& b) {
 
 // Tells rank 0, or the coordinator here, what is new.
 void CommunicatorImpl::SendRequests() {
-  for (bool more = true; more;) {
-    Requests requests;
-    {
-      const std::lock_guard lock(mutex_);
-      if (!health_.ok() || !transport_ready_) return;
-      size_t names = 0;
-      for (; !queue_.empty() && names < kNamesAMessage; ++names) {
-        Name& name = *queue_.front();
-        queue_.pop_front();
-        name.state = State::kAsked;
-        const Difference difference = name.id != 0 ? Compare(name.agreed, name.request) : Difference::kMore;
-        name.asked_by_number = difference != Difference::kMore;
-        if (difference == Difference::kNone) {
-          requests.ids.push_back(name.id);
-        } else if (difference == Difference::kRows) {
-          requests.rows.push_back({.id = name.id, .rows = name.request.shape[0], .splits = name.request.splits});
-        } else {
-          const CommRequest& request = name.request;
-          requests.full.push_back({.kind = request.kind,
-                                   .group = name.group,
-                                   .name = name.name,
-                                   .origin = request.origin,
-                                   .dtype = request.dtype,
-                                   .shape = request.shape,
-                                   .op = request.op,
-                                   .prescale = request.prescale,
-                                   .postscale = request.postscale,
-                                   .divide_by_size = request.divide_by_size,
-                                   .root = request.root,
-                                   .peer = request.peer,
-                                   .tag = request.tag,
-                                   .splits = request.splits,
-                                   .wire = request.wire});
-        }
-      }
-      stats_.full_requests += requests.full.size();
-      more = !queue_.empty();
-      if (!more) {
-        requests.cancels = std::exchange(cancels_, {});
-        requests.groups = std::exchange(group_requests_, {});
-        requests.leaves = std::exchange(leave_, false);
+  while (SendQueued()) {
+  }
+}
+
+bool CommunicatorImpl::SendQueued() {
+  const std::lock_guard order(send_mutex_);
+  bool more = false;
+  Requests requests;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!health_.ok() || !transport_ready_) return false;
+    if (chief()) others_wait_ = coordinator_->OthersWaitFor(0);
+    size_t names = 0;
+    for (; !queue_.empty() && names < kNamesAMessage; ++names) {
+      Name& name = *queue_.front();
+      queue_.pop_front();
+      name.state = State::kAsked;
+      const Difference difference = name.id != 0 ? Compare(name.agreed, name.request) : Difference::kMore;
+      name.asked_by_number = difference != Difference::kMore;
+      if (difference == Difference::kNone) {
+        requests.ids.push_back(name.id);
+      } else if (difference == Difference::kRows) {
+        requests.rows.push_back({.id = name.id, .rows = name.request.shape[0], .splits = name.request.splits});
+      } else {
+        const CommRequest& request = name.request;
+        requests.full.push_back({.kind = request.kind,
+                                 .group = name.group,
+                                 .name = name.name,
+                                 .origin = request.origin,
+                                 .dtype = request.dtype,
+                                 .shape = request.shape,
+                                 .op = request.op,
+                                 .prescale = request.prescale,
+                                 .postscale = request.postscale,
+                                 .divide_by_size = request.divide_by_size,
+                                 .root = request.root,
+                                 .peer = request.peer,
+                                 .tag = request.tag,
+                                 .splits = request.splits,
+                                 .wire = request.wire});
       }
     }
-    if (requests.empty()) return;
-    requests.finished = finished_.load(std::memory_order_relaxed);
-    std::sort(requests.ids.begin(), requests.ids.end());
-    if (coordinator_ != nullptr) {
-      const Status status = coordinator_->Take(0, requests, Clock::now());
-      MXREC_CHECK(status.ok()) << status;
-    } else {
-      plane_->Send(0, kRequestsFrame, EncodeRequests(requests));
+    stats_.full_requests += requests.full.size();
+    more = !queue_.empty();
+    if (!more) {
+      requests.cancels = std::exchange(cancels_, {});
+      requests.groups = std::exchange(group_requests_, {});
+      requests.leaves = std::exchange(leave_, false);
     }
   }
+  if (requests.empty()) return false;
+  requests.finished = finished_.load(std::memory_order_relaxed);
+  std::sort(requests.ids.begin(), requests.ids.end());
+  if (chief()) {
+    const Status status = coordinator_->Take(0, requests, Clock::now());
+    MXREC_CHECK(status.ok()) << status;
+  } else {
+    plane_->Send(0, kRequestsFrame, EncodeRequests(requests));
+  }
+  return more;
 }
 
 void CommunicatorImpl::FlushCoordinator() {
@@ -287,6 +294,8 @@ void CommunicatorImpl::End(Name& name, Status status, Agreed agreed, std::vector
   name.request.allocate = nullptr;
   name.request.done = nullptr;
   name.state = State::kIdle;
+  name.alone = name.turn == submitted_;
+  --pending_;
   if (name.id == 0) names_.erase(KeyOf(name.group, name.name));
 }
 

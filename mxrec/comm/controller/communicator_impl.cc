@@ -147,6 +147,7 @@ Status CommunicatorImpl::Shutdown() {
   transport.reset();
   {
     const std::lock_guard lock(pump_mutex_);
+    const std::lock_guard sending(send_mutex_);
     coordinator_.reset();
     if (plane_ != nullptr) plane_->Close();  // the object stays: a late Wake may still touch it
   }
@@ -170,7 +171,7 @@ void CommunicatorImpl::PumpOnce(Deadline until) {
     const std::lock_guard lock(mutex_);
     if (!doubt_.ok()) until = std::min(until, doubt_until_);
   }
-  if (coordinator_ != nullptr && (coordinator_->waiting() > 0)) until = std::min(until, next_stall_check_);
+  if (coordinator_ != nullptr) until = std::min(until, next_stall_check_);
   if (plane_ != nullptr) {
     plane_->Pump(*this, until);
   } else {

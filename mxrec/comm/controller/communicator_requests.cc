@@ -84,7 +84,7 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
 }
 
 // Takes the request, or leaves it as it was and says why not.
-Status CommunicatorImpl::Enqueue(CommRequest& request) {
+Status CommunicatorImpl::Enqueue(CommRequest& request, Next* next) {
   const std::lock_guard lock(mutex_);
   const auto in_vain = [&](const Status& why) {
     return Prefixed(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "': ", why);
@@ -126,16 +126,27 @@ Status CommunicatorImpl::Enqueue(CommRequest& request) {
   at->state = State::kQueued;
   if (timeline_ != nullptr) at->asked = Clock::now();
   at->request = std::move(request);
+  ++submitted_;
+  at->turn = pending_ == 0 ? submitted_ : 0;
+  if (plane_ == nullptr || group.ranks.size() == 1) {
+    *next = Next::kWake;
+  } else if (chief()) {
+    *next = others_wait_ ? Next::kWake : Next::kNothing;
+  } else {
+    *next = at->alone && at->id != 0 && pending_ == 0 ? Next::kSendHere : Next::kWake;
+  }
+  ++pending_;
   queue_.push_back(at.get());
   return OkStatus();
 }
 
 void CommunicatorImpl::Submit(CommRequest request) {
-  const Status status = Enqueue(request);
-  if (status.ok()) {
+  Next next = Next::kNothing;
+  const Status status = Enqueue(request, &next);
+  if (!status.ok()) {
+    if (request.done) request.done(status, {});
+  } else if (next == Next::kWake || (next == Next::kSendHere && SendQueued())) {
     Wake();
-  } else if (request.done) {
-    request.done(status, {});
   }
 }
 

@@ -224,6 +224,18 @@ Status Coordinator::CheckStalls(Time now, std::vector<std::string>* warnings) {
 
 bool Coordinator::left(int rank) const { return impl_->ranks[rank].left; }
 int Coordinator::ranks_left() const { return static_cast<int>(impl_->left_in_order.size()); }
+bool Coordinator::OthersWaitFor(int rank) const {
+  const Impl& impl = *impl_;
+  if (impl.owed > 0 || !impl.left_in_order.empty() || !impl.pending_groups.empty() || !impl.owed_groups.empty()) return true;
+  for (const auto& [id, group] : impl.groups) {
+    if (group.joined_count > 0) return true;
+  }
+  return std::any_of(impl.active.begin(), impl.active.end(), [&](const Impl::Slot* slot) {
+    const int me = Impl::Participant(*slot, rank);
+    return slot->asked_count > (me >= 0 && slot->asked[me] != 0 ? 1 : 0);
+  });
+}
+
 size_t Coordinator::waiting() const { return impl_->active.size() + impl_->pending_groups.size(); }
 std::string Coordinator::LastOperation(int rank) const { return impl_->LastOperation(rank); }
 

@@ -62,6 +62,8 @@ class Coordinator {
   int ranks_left() const;
   // Operations that some rank has asked for and that are not agreed on.
   size_t waiting() const;
+  // Whether another rank than this one has asked for, or has to hear of, anything: what this rank asks for may be answered at once.
+  bool OthersWaitFor(int rank) const;
   // "rank 2 (...): after 'x', its 7th operation".
   std::string LastOperation(int rank) const;
 

@@ -77,6 +77,7 @@ struct Coordinator::Impl {
   CoordinatorOptions options;
   std::vector<Rank> ranks;
   std::vector<int> left_in_order;
+  int owed = 0;  // sum of owed_count over all slots
   std::map<uint32_t, Group> groups;
   std::unordered_map<std::string, uint32_t> group_ids;
   uint32_t next_group = 0;

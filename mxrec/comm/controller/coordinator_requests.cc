@@ -190,6 +190,7 @@ Status Coordinator::Impl::Ask(Slot& slot, int rank, Fields fresh, Time now) {
   if (slot.owed[i] != 0) {
     slot.owed[i] = 0;
     Tell(slot, i, slot.owed_status);
+    --owed;
     if (--slot.owed_count == 0) slot.owed_status = OkStatus();
     return OkStatus();
   }
@@ -313,6 +314,7 @@ void Coordinator::Impl::Cancel(int rank, const CancelRequest& cancel) {
     if (slot.asked[other] != 0 || slot.owed[other] != 0 || ranks[WorldRank(slot, other)].left) continue;
     slot.owed[other] = 1;
     ++slot.owed_count;
+    ++owed;
   }
   slot.owed_status = status;
   Fail(slot, status);

@@ -201,6 +201,39 @@ TEST(CoordinatorTest, D40MismatchesFailOnAllRanksAndNameRanksValuesAndOrigins) {
   }
 }
 
+TEST(CoordinatorTest, ItKnowsWhetherOthersWaitForARank) {
+  Told told(2);
+  const auto others_wait = [&] { return told->OthersWaitFor(0); };
+  EXPECT_FALSE(others_wait());
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+  EXPECT_FALSE(others_wait());
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("a")).ok());
+  EXPECT_FALSE(others_wait());
+  ASSERT_TRUE(told.Ask(1, AllReduceOf("b")).ok());
+  EXPECT_TRUE(others_wait());
+  // What the other gave up, this rank has still to hear of.
+  Requests requests;
+  requests.cancels = {{.group = kWorldGroup, .name = "b"}};
+  ASSERT_TRUE(told.Take(1, requests).ok());
+  EXPECT_TRUE(others_wait());
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("b")).ok());
+  EXPECT_FALSE(others_wait());
+  RequestFields join;
+  join.kind = Collective::kJoin;
+  ASSERT_TRUE(told.Ask(1, join).ok());
+  EXPECT_TRUE(others_wait());
+  ASSERT_TRUE(told.Ask(0, join).ok());
+  EXPECT_FALSE(others_wait());
+  requests = {};
+  requests.groups = {{.remove = false, .name = "g", .ranks = {0, 1}}};
+  ASSERT_TRUE(told.Take(1, requests).ok());
+  EXPECT_TRUE(others_wait());
+  ASSERT_TRUE(told.Take(0, requests).ok());
+  EXPECT_FALSE(others_wait());
+  told.Leave(1);
+  EXPECT_TRUE(others_wait());
+}
+
 TEST(CoordinatorTest, AMismatchWithAKnownNumberLeavesTheNumberAsItWas) {
   Told told(2);
   told.AskAll(AllReduceOf("a"));
