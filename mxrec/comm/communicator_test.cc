@@ -95,16 +95,16 @@ TEST(CommunicatorTest, StatisticsMayBeReadWhileTheWorldEndsAndAfterwards) {
 
 TEST(CommunicatorTest, TheTimelineTellsWhenEachOperationWasAskedForAndDone) {
   const std::string path = ::testing::TempDir() + "/timeline-" + std::to_string(::getpid()) + ".json";
-  {
-    CommOptions options;
-    options.timeline_path = path;
-    const auto comm = Communicator::Create(options).value();
-    const std::vector<float> in = {1, 2, 3};
-    std::vector<float> out;
-    for (int step = 0; step < 2; ++step) {
-      ASSERT_TRUE(comm->Run(FloatRequest(Collective::kAllReduce, "grad \"w\"", in, &out)).ok());
-    }
+  CommOptions options;
+  options.timeline_path = path;
+  const auto comm = Communicator::Create(options).value();
+  const std::vector<float> in = {1, 2, 3};
+  std::vector<float> out;
+  for (int step = 0; step < 2; ++step) {
+    ASSERT_TRUE(comm->Run(FloatRequest(Collective::kAllReduce, "grad \"w\"", in, &out)).ok());
   }
+  // The file is whole then, though `comm` still exists, as that of a process at its end does.
+  ASSERT_TRUE(comm->Shutdown().ok());
   const Result<std::string> text = ReadWholeFile(Env::Default(), path, 1 << 20);
   ASSERT_TRUE(text.ok()) << text.status();
   const auto count = [&](const std::string& piece) {

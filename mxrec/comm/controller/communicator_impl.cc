@@ -142,6 +142,7 @@ Status CommunicatorImpl::Shutdown() {
     }
     executor = std::move(executor_);
     transport = std::move(transport_);
+    timeline_.reset();  // whole from here on: this object may live as long as the process
   }
   executor.reset();
   transport.reset();
