@@ -13,7 +13,9 @@ Status Malformed() { return DataLossError("a question about the rows of a table"
 
 std::string Seconds(std::chrono::milliseconds time) {
   const int64_t tenths = time.count() / 100;
-  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
+  std::string text = std::to_string(tenths / 10);
+  if (tenths % 10 != 0) text.append(".").append(std::to_string(tenths % 10));
+  return text + " s";
 }
 
 std::string Absolute(const std::string& path) {

@@ -219,7 +219,7 @@ TEST_F(NpuOptionsTest, DumpStepsRefuseOtherTexts) {
     EXPECT_FALSE(ParseDumpSteps(text).ok()) << text;
   }
   std::string sets = "0";
-  for (int i = 1; i < 100; ++i) sets += "|" + std::to_string(i);
+  for (int i = 1; i < 100; ++i) sets.append("|").append(std::to_string(i));
   EXPECT_EQ(ParseDumpSteps(sets)->size(), 100u);
   EXPECT_HAS(Bad({{"dump_step", S(sets + "|100")}}), "at most 100 steps or ranges, found 101");
 }
