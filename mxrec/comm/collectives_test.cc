@@ -354,6 +354,13 @@ TEST(AllGatherTest, UnequalAndEmptyPartsArriveInRankOrder) {
       const std::string mine = Noise(bytes[transport.rank()], transport.rank());
       EXPECT_TRUE(AllGather(transport, world, mine.data(), bytes, out.data(), Soon()).ok());
       EXPECT_TRUE(out == expected);
+      // The own part in its place already.
+      size_t before = 0;
+      for (int r = 0; r < transport.rank(); ++r) before += bytes[r];
+      std::string whole(expected.size(), '\0');
+      std::copy(mine.begin(), mine.end(), whole.begin() + static_cast<ptrdiff_t>(before));
+      EXPECT_TRUE(AllGather(transport, world, whole.data() + before, bytes, whole.data(), Soon()).ok());
+      EXPECT_TRUE(whole == expected);
       return std::string();
     });
   }

@@ -128,12 +128,11 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, Next* next) {
   at->request = std::move(request);
   ++submitted_;
   at->turn = pending_ == 0 ? submitted_ : 0;
-  if (plane_ == nullptr || group.ranks.size() == 1) {
+  const bool lone = at->alone && at->id != 0 && pending_ == 0 && plane_ != nullptr && group.ranks.size() > 1;
+  if (!lone || (chief() && others_wait_)) {
     *next = Next::kWake;
-  } else if (chief()) {
-    *next = others_wait_ ? Next::kWake : Next::kNothing;
   } else {
-    *next = at->alone && at->id != 0 && pending_ == 0 ? Next::kSendHere : Next::kWake;
+    *next = chief() ? Next::kNothing : Next::kSendHere;
   }
   ++pending_;
   queue_.push_back(at.get());

@@ -12,9 +12,9 @@
 // A request's life: Submit puts it into its name's record and the name into queue_; SendRequests tells rank 0 (or the coordinator
 // here); the answer makes a Task; the progress thread runs it, takes the request out of the record and calls `done`.
 //
-// Waking a thread costs more than a small reduction, so two hand-overs to the progress thread are saved. A request that comes
-// alone, as it did the last time, is sent to rank 0 by the thread that asks. At rank 0, a request that no other rank waits for stays
-// in the queue until one does (their message wakes the progress thread), or until the next look at what has stalled.
+// Waking a thread costs more than a small reduction, so a request that comes alone, as it did the last time, is not handed to the
+// progress thread. Another rank than 0 sends it from the thread that asks. At rank 0 it stays in the queue until another rank waits
+// for something (whose message wakes the progress thread), or until the next look at what has stalled.
 #ifndef MXREC_COMM_CONTROLLER_COMMUNICATOR_STATE_H_
 #define MXREC_COMM_CONTROLLER_COMMUNICATOR_STATE_H_
 
