@@ -69,6 +69,7 @@ Result<OptimizerSpec> FtrlSpec(OptionReader* options) {
   spec.slots = {{"accumulator", initial}, {"linear"}};
   spec.hyper_names = {"learning_rate", "learning_rate_power", "l1", "l2", "l2_shrinkage", "beta"};
   spec.takes_weight_decay = spec.takes_l2 = false;
+  spec.divides_by_rate = true;
   spec.begin_step = [](const float* hyper, float*) -> StepConstants {
     return {hyper[0], -hyper[1], hyper[2], FtrlTwiceL2(hyper[3], hyper[5], hyper[0]), 2.0f * hyper[4]};
   };

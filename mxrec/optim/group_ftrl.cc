@@ -69,6 +69,7 @@ Result<OptimizerSpec> GroupFtrlSpec(OptionReader* options) {
   spec.slots = {{"accumulator", initial}, {"linear"}};
   spec.hyper_names = {"learning_rate", "l1", "l2", "l21", "beta"};
   spec.takes_weight_decay = spec.takes_l2 = false;
+  spec.divides_by_rate = true;
   spec.begin_step = [](const float* hyper, float*) -> StepConstants {
     return {hyper[0], hyper[1], FtrlTwiceL2(hyper[2], hyper[4], hyper[0]), hyper[3]};
   };

@@ -277,6 +277,24 @@ TEST_P(OptimizerConformanceTest, AWrongNumberOfHyperparametersIsRefusedAndStateI
   EXPECT_EQ(state_.scalars, before.scalars);
 }
 
+TEST_P(OptimizerConformanceTest, ALearningRateOfZeroKeepsARowFiniteOrIsRefusedAndStateIsUntouched) {
+  const OptimizerState before = state_;
+  hyper_[0] = 0;
+  StepConstants constants{};
+  const Status status = optimizer_->BeginStep(hyper_, &state_, &constants);
+  if (!status.ok()) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("learning_rate"), std::string_view::npos) << status;
+    EXPECT_EQ(state_.step, before.step);
+    EXPECT_EQ(state_.scalars, before.scalars);
+    return;
+  }
+  Rows rows(*optimizer_, 2, 5, 0, 3);
+  Gradients gradients(2, 5, 4);
+  std::vector<float*> pointers = rows.pointers();
+  EXPECT_EQ(optimizer_->UpdateRows(constants, {pointers.data(), gradients.pointers().data(), 2, 5}), 0u);
+}
+
 TEST_P(OptimizerConformanceTest, AWrongNumberOfScalarsIsRefusedAndStateIsUntouched) {
   state_.scalars.push_back(1.0f);
   const OptimizerState before = state_;

@@ -42,6 +42,8 @@ struct OptimizerSpec {
   RowFunction reference = nullptr;
   // Which common options (optimizer.h) make sense.
   bool takes_weight_decay = true, takes_l2 = true;
+  // The formula divides by the learning rate, which must then be above 0.
+  bool divides_by_rate = false;
 };
 
 // Reads options by name and remembers which names a kind has, so that others can be refused.

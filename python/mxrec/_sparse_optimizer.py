@@ -130,7 +130,7 @@ def sparse_optimizer(
     l2_regularization: at least 0; l2_regularization * row is added to the row's gradient. Not for FTRL.
     row_clip_norm: above 0: the summed gradient of each row is scaled so that its norm is at most this.
     learning_rate_multipliers: dict from a table, or its name, to a number of at least 0 or a scalar float tensor, by which that
-      table's learning rate is multiplied.
+      table's learning rate is multiplied. With FTRL a step at a rate of 0 is an error: the formula divides by it.
 
   Returns:
     A RowOptimizer; `optimizer` itself when it is one already and no option is given.

@@ -131,7 +131,7 @@ class GroupFtrlOptimizer(row_optimizer.NamedRowOptimizer):
     """Makes the optimizer; each hyperparameter but the last is a float or a scalar float tensor or variable (not range-checked).
 
     Args:
-      learning_rate: [0, 10].
+      learning_rate: [0, 10]; a step at 0 is an InvalidArgumentError.
       l1_regularization_strength: at least 0: sets single values to zero.
       l2_regularization_strength: at least 0.
       l21_regularization_strength: at least 0: sets whole rows to zero; multiplied with the root of the dimension.

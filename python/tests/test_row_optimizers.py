@@ -323,6 +323,23 @@ def test_learning_rate_multipliers_by_table_or_name_number_or_tensor(sess):
   assert tables[1].lookup_numpy([1], sess)[0, 0] == 0.75
 
 
+@pytest.mark.parametrize("make", [tf.train.FtrlOptimizer, mxrec.GroupFtrlOptimizer])
+def test_ftrl_refuses_a_learning_rate_of_zero_and_changes_nothing(make, sess):
+  emb_table = helpers.table("rates", dimension=2, initializer=tf.ones_initializer())
+  multiplier = tf.placeholder_with_default(1.0, [])
+  optimizer = mxrec.sparse_optimizer(make(0.5), learning_rate_multipliers={emb_table: multiplier})
+  train = optimizer.minimize(tf.reduce_sum(mxrec.embedding_lookup(emb_table, [1])))
+  sess.run(train)
+  before = emb_table.lookup_numpy([1], sess)
+  for wrong in (0.0, -1.0, float("nan")):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="table rates: .*divides by learning_rate, which must be above 0"):
+      sess.run(train, {multiplier: wrong})
+  np.testing.assert_array_equal(emb_table.lookup_numpy([1], sess), before)
+  assert emb_table.stats(sess)["optimizer_step"] == 1
+  sess.run(train)
+  assert np.all(np.isfinite(emb_table.lookup_numpy([1], sess)))
+
+
 def test_wrong_options_are_refused(sess):
   def refused(match, **options):
     with pytest.raises(ValueError, match=match):
