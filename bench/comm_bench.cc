@@ -2,7 +2,8 @@
 // beside the algorithms of Gloo (over TCP on the loopback). All in one run, taking turns; a figure is the median over turns of the
 // ratio to the raw engine within a turn.
 //
-// usage: comm_bench [--turns N] [--json FILE] [--only agreement]   (starts itself twice through mpirun; MXREC_MPIRUN_FLAGS: more flags for it)
+// usage: comm_bench [--turns N] [--json FILE] [--only agreement]   (starts itself twice through mpirun; MXREC_MPIRUN_FLAGS: more
+// flags for it)
 #include <unistd.h>
 
 #include <condition_variable>

@@ -135,7 +135,11 @@ struct Numbers {
 class CombineSink final : public PieceSink {
  public:
   CombineSink(const Numbers& numbers, size_t first, bool arrived_first)
-      : target_(numbers.at(first)), own_(numbers.own_at(first)), dtype_(numbers.dtype), op_(numbers.op), arrived_first_(arrived_first) {}
+      : target_(numbers.at(first)),
+        own_(numbers.own_at(first)),
+        dtype_(numbers.dtype),
+        op_(numbers.op),
+        arrived_first_(arrived_first) {}
   void Take(size_t offset, const void* piece, size_t bytes) override {
     const char* const own = own_ + offset;
     const size_t n = bytes / DTypeSize(dtype_);
@@ -189,8 +193,7 @@ Status RingReduceChunks(const Call& call, const Numbers& numbers, const std::vec
     CombineSink sink(numbers, borders[in], true);
     // What is passed on after the first step holds sums.
     const char* const outgoing = step == 0 ? numbers.own_at(borders[out]) : numbers.at(borders[out]);
-    MXREC_RETURN_IF_ERROR(call.SendAndReceive(call.Around(me + 1), outgoing,
-                                              (borders[out + 1] - borders[out]) * numbers.size(),
+    MXREC_RETURN_IF_ERROR(call.SendAndReceive(call.Around(me + 1), outgoing, (borders[out + 1] - borders[out]) * numbers.size(),
                                               Into(sink, numbers, borders[in + 1] - borders[in]), call.Around(me - 1)));
   }
   ScaleNumbers(numbers.at(borders[me]), borders[me + 1] - borders[me], numbers.dtype, numbers.scale);

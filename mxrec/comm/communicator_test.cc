@@ -440,8 +440,8 @@ TEST(CommunicatorTest, ACancelledRequestEndsHereAndOnTheOthers) {
   });
 }
 
-// The asking thread of rank 1 sends such a request itself, the progress thread sends the cancellation: never the other way round, or
-// rank 0 would take the cancellation for one of nothing.
+// The asking thread of rank 1 sends such a request itself, the progress thread sends the cancellation: never the other way round,
+// or rank 0 would take the cancellation for one of nothing.
 TEST(CommunicatorTest, ALoneRequestIsSentBeforeItsCancellation) {
   ThreadWorld world(2, [](CommOptions& options) { options.stall_abort = std::chrono::seconds(5); });
   const std::vector<float> in(2, 1.0f);

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mxrec/comm/communicator.h"
@@ -56,6 +57,12 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   Result<Part> MakePart(tensorflow::OpKernelContext* ctx, Collective kind, int index) const;
   // A part that gives input `index` of rank `root` to all, as output `index`. Any type that has a value: strings too.
   Result<Part> MakeBroadcastPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
+  // The parts of an op that has one.
+  static std::vector<Part> One(Part part) {
+    std::vector<Part> parts;
+    parts.push_back(std::move(part));
+    return parts;
+  }
   // Makes a sum, output `output`, the mean over the ranks; integers are rounded down.
   static void Average(const Membership& group, int output, Part* part);
   // May be called again by `done`, with other parts, whose names the kernel then gives.

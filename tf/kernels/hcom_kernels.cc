@@ -76,11 +76,6 @@ class HcomKernel : public CollectiveKernel {
 
  protected:
   virtual Result<std::vector<Part>> MakeParts(OpKernelContext* ctx, const Membership& group) = 0;
-  static Result<std::vector<Part>> One(Part part) {
-    std::vector<Part> parts;
-    parts.push_back(std::move(part));
-    return parts;
-  }
 
   int64_t root_ = -1;
   int64_t rank_ = -1;

@@ -44,7 +44,7 @@ class MergeSlicesOp : public CollectiveKernel {
     merge->name = AgreedName(ctx);
     Result<Part> part = Indices(ctx, merge);
     MXREC_REQUIRES_OK_ASYNC(ctx, part.status(), done);
-    Run(ctx, merge->group, ListOf(std::move(*part)), [this, ctx, merge, done] {
+    Run(ctx, merge->group, One(std::move(*part)), [this, ctx, merge, done] {
       if (!ctx->status().ok()) return done();
       // This is the progress thread, which has other things to do.
       (*ctx->runner())([this, ctx, merge, done] { ExchangeRows(ctx, merge, done); });
@@ -68,12 +68,6 @@ class MergeSlicesOp : public CollectiveKernel {
     std::vector<int32_t> onto;    // the row of the result that each of them is added to
   };
   using Shared = std::shared_ptr<Merge>;
-
-  static std::vector<Part> ListOf(Part part) {
-    std::vector<Part> parts;
-    parts.push_back(std::move(part));
-    return parts;
-  }
 
   Status Route(std::span<const uint64_t> ids, int32_t* inverse, const std::function<Result<uint64_t*>(size_t)>& output) const {
     int64_t unique = 0;
@@ -142,7 +136,7 @@ class MergeSlicesOp : public CollectiveKernel {
     MXREC_REQUIRES_OK_ASYNC(ctx, SumOwnRows(ctx, *merge), done);
     const size_t me = static_cast<size_t>(merge->group.me);
     const int64_t before = std::accumulate(merge->fresh.begin(), merge->fresh.begin() + merge->group.me, int64_t{0});
-    std::vector<Part> parts = ListOf(RowsPart("/rows", *merge, &merge->values, merge->fresh[me], before));
+    std::vector<Part> parts = One(RowsPart("/rows", *merge, &merge->values, merge->fresh[me], before));
     // All ranks know whether there are any.
     const int64_t repeated = merge->repeated.dim_size(0);
     if (repeated > 0) {

@@ -187,9 +187,9 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   std::map<uint32_t, GroupInfo> groups_;
   std::unordered_map<std::string, uint32_t> group_ids_;
   std::deque<Name*> queue_;
-  uint64_t submitted_ = 0;     // requests ever
-  size_t pending_ = 0;         // names that are not kIdle
-  bool others_wait_ = false;   // rank 0: for something that a request here may complete
+  uint64_t submitted_ = 0;    // requests ever
+  size_t pending_ = 0;        // names that are not kIdle
+  bool others_wait_ = false;  // rank 0: for something that a request here may complete
   std::vector<CancelRequest> cancels_;
   std::vector<GroupRequest> group_requests_;
   std::map<std::string, GroupWait> group_waits_;  // "+name", "-name"

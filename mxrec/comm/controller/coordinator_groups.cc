@@ -84,7 +84,8 @@ Status Coordinator::Impl::AskGroup(int rank, const GroupRequest& request, Time n
   const std::optional<std::string> left =
       WhoLeft([&](int other) { return std::find(members.begin(), members.end(), other) != members.end(); }, false);
   if (left.has_value()) {
-    FailGroup(key, FailedPreconditionError("group '" + request.name + "' cannot be " + (request.remove ? "removed: " : "made: ") + *left));
+    FailGroup(key, FailedPreconditionError("group '" + request.name + "' cannot be " + (request.remove ? "removed: " : "made: ") +
+                                           *left));
     return OkStatus();
   }
   if (pending.asked_count < static_cast<int>(members.size())) return OkStatus();

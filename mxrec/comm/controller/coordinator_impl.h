@@ -99,8 +99,8 @@ struct Coordinator::Impl {
   std::string Asked(const Slot& slot) const;
   std::string NameOfSlot(uint64_t id) const;
   std::string LastOperation(int rank) const;
-  // Of the ranks for which `concerns`, those that have left: the first one is the cause, later ones mostly left because of it. Null:
-  // none has.
+  // Of the ranks for which `concerns`, those that have left: the first one is the cause, later ones mostly left because of it.
+  // Null: none has.
   std::optional<std::string> WhoLeft(const std::function<bool(int)>& concerns, bool with_last_operation = true) const;
 
   // answers: coordinator_requests.cc
