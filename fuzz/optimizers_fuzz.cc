@@ -59,8 +59,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<float> hyper(optimizer->hyper_names().size());
   for (float& h : hyper) h = floats.Next();
   mxrec::StepConstants constants{};
-  MXREC_CHECK(optimizer->BeginStep(hyper, &state, &constants).ok());
-  MXREC_CHECK(state.step == 1);
+  const mxrec::Status begun = optimizer->BeginStep(hyper, &state, &constants);
+  if (!begun.ok()) {  // A learning rate that the kind cannot step with; nothing else of a hyperparameter is refused.
+    MXREC_CHECK(begun.code() == mxrec::StatusCode::kInvalidArgument && !(hyper[0] > 0 && std::isfinite(hyper[0]))) << begun;
+    MXREC_CHECK(state.step == 0 && state.scalars == optimizer->scalar_initial_values());
+    return 0;
+  }
+  MXREC_CHECK(state.step == 1 && std::isfinite(hyper[0]));
 
   const size_t width = optimizer->row_floats(dim);
   std::vector<float> start(gap + count * (width + gap), kGuard), gradients(count * dim);

@@ -63,8 +63,8 @@ class Optimizer {
   virtual std::vector<float> scalar_initial_values() const { return {}; }
 
   // Advances state (step, scalars) by one step and derives the constants of UpdateRows. Hyperparameters are float32, one
-  // per hyper_names(). Fails with kInvalidArgument on a wrong count, or a learning rate of 0 and below
-  // where the formula divides by it (the FTRL kinds); state is then untouched.
+  // per hyper_names(). Fails with kInvalidArgument on a wrong count, a learning rate that is NaN or
+  // infinite, or one of 0 and below where the formula divides by it (the FTRL kinds); state is then untouched.
   virtual Status BeginStep(std::span<const float> hyper, OptimizerState* state, StepConstants* constants) const = 0;
 
   // Updates the rows. Returns how many of them hold a NaN or Inf among their values afterwards.

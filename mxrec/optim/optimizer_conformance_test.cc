@@ -295,6 +295,19 @@ TEST_P(OptimizerConformanceTest, ALearningRateOfZeroKeepsARowFiniteOrIsRefusedAn
   EXPECT_EQ(optimizer_->UpdateRows(constants, {pointers.data(), gradients.pointers().data(), 2, 5}), 0u);
 }
 
+TEST_P(OptimizerConformanceTest, ALearningRateThatIsNotFiniteIsRefusedAndStateIsUntouched) {
+  for (const float rate : {kNaN, kInf, -kInf}) {
+    const OptimizerState before = state_;
+    hyper_[0] = rate;
+    StepConstants constants{};
+    const Status status = optimizer_->BeginStep(hyper_, &state_, &constants);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_NE(status.message().find("finite learning_rate"), std::string_view::npos) << status;
+    EXPECT_EQ(state_.step, before.step);
+    EXPECT_EQ(state_.scalars, before.scalars);
+  }
+}
+
 TEST_P(OptimizerConformanceTest, AWrongNumberOfScalarsIsRefusedAndStateIsUntouched) {
   state_.scalars.push_back(1.0f);
   const OptimizerState before = state_;

@@ -70,6 +70,10 @@ class RuleOptimizer final : public Optimizer {
   Status BeginStep(std::span<const float> hyper, OptimizerState* state, StepConstants* constants) const override {
     MXREC_RETURN_IF_ERROR(CheckCount("takes", "hyperparameters", spec_.hyper_names, hyper.size()));
     MXREC_RETURN_IF_ERROR(CheckCount("keeps", "scalars", scalar_names(), state->scalars.size()));
+    if (!std::isfinite(hyper[0])) {  // One such step would leave nothing of the rows that it touches.
+      return InvalidArgumentError("optimizer " + std::string(kind_) + " takes a finite learning_rate: found " +
+                                  std::to_string(hyper[0]));
+    }
     if (spec_.divides_by_rate && !(hyper[0] > 0)) {
       return InvalidArgumentError("optimizer " + std::string(kind_) + " divides by learning_rate, which must be above 0: found " +
                                   std::to_string(hyper[0]));

@@ -323,16 +323,26 @@ def test_learning_rate_multipliers_by_table_or_name_number_or_tensor(sess):
   assert tables[1].lookup_numpy([1], sess)[0, 0] == 0.75
 
 
-@pytest.mark.parametrize("make", [tf.train.FtrlOptimizer, mxrec.GroupFtrlOptimizer])
-def test_ftrl_refuses_a_learning_rate_of_zero_and_changes_nothing(make, sess):
+_FTRL_RATE, _ANY_RATE = "divides by learning_rate, which must be above 0", "takes a finite learning_rate"
+
+
+@pytest.mark.parametrize(
+  "make, wrongs",
+  [
+    (tf.train.FtrlOptimizer, {0.0: _FTRL_RATE, -1.0: _FTRL_RATE, np.nan: _ANY_RATE, np.inf: _ANY_RATE}),
+    (mxrec.GroupFtrlOptimizer, {0.0: _FTRL_RATE, -1.0: _FTRL_RATE, np.nan: _ANY_RATE}),
+    (tf.train.AdagradOptimizer, {np.nan: _ANY_RATE, -np.inf: _ANY_RATE}),
+  ],
+)
+def test_a_learning_rate_that_would_ruin_rows_is_refused_and_changes_nothing(make, wrongs, sess):
   emb_table = helpers.table("rates", dimension=2, initializer=tf.ones_initializer())
   multiplier = tf.placeholder_with_default(1.0, [])
   optimizer = mxrec.sparse_optimizer(make(0.5), learning_rate_multipliers={emb_table: multiplier})
   train = optimizer.minimize(tf.reduce_sum(mxrec.embedding_lookup(emb_table, [1])))
   sess.run(train)
   before = emb_table.lookup_numpy([1], sess)
-  for wrong in (0.0, -1.0, float("nan")):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="table rates: .*divides by learning_rate, which must be above 0"):
+  for wrong, text in wrongs.items():
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"table rates: .*{text}"):
       sess.run(train, {multiplier: wrong})
   np.testing.assert_array_equal(emb_table.lookup_numpy([1], sess), before)
   assert emb_table.stats(sess)["optimizer_step"] == 1
