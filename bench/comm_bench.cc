@@ -83,7 +83,7 @@ class Named {
       : communicator_(communicator), data_(tensors, std::vector<float>(count)) {}
 
   void Run() {
-    for (CommRequest& request : Requests()) communicator_->Submit(std::move(request));
+    communicator_->Submit(Requests());
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return left_ == 0; });
   }

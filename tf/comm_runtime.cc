@@ -1,11 +1,12 @@
 #include "tf/comm_runtime.h"
 
-#include <unistd.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,7 +42,6 @@ struct Running {
 
 struct State {
   std::mutex mutex;
-  pid_t process = getpid();
   CommOptions options;
   Phase phase = Phase::kNone;
   Status failure;
@@ -56,11 +56,12 @@ struct State {
 // Never destroyed: progress threads may outlive static objects. A child of a fork has a state of its own, without a communicator.
 State& GetState() {
   static State* state = new State;
-  if (state->process != getpid()) {
-    State* fresh = new State;
+  static const int forks = pthread_atfork(nullptr, nullptr, [] {
+    State* const fresh = new State;
     fresh->options = state->options;
     state = fresh;
-  }
+  });
+  static_cast<void>(forks);
   return *state;
 }
 
@@ -120,19 +121,19 @@ void StartLocked(State& state) {
   std::thread(MakeCommunicator).detach();
 }
 
-// With the name marked as running. The lock is not held.
-void HandOn(CommRequest request) {
-  State& state = GetState();
-  request.done = [key = KeyOf(request.group, request.name), done = std::move(request.done)](const Status& status,
-                                                                                            const Agreed& agreed) {
-    State& state = GetState();
+void NextTurn(const std::string& key, CommRequest request);
+
+// Adds to a request under a name that is running what its end means for the name. `key` is the name's in `running`, where it stays
+// until then. With the lock held.
+void EndsTurn(State& state, const std::string& key, CommRequest* request) {
+  request->done = [&state, &key, done = std::move(request->done)](const Status& status, const Agreed& agreed) {
     Owned next;
     {
       const std::lock_guard<std::mutex> lock(state.mutex);
       const auto found = state.running.find(key);
-      if (found != state.running.end() && found->second.next.empty()) {
+      if (found->second.next.empty()) {
         state.running.erase(found);
-      } else if (found != state.running.end()) {
+      } else {
         next = std::move(found->second.next.front());
         found->second.next.pop_front();
         found->second.owner = next.owner;
@@ -140,22 +141,44 @@ void HandOn(CommRequest request) {
       }
     }
     done(status, agreed);
-    if (next.owner != nullptr) HandOn(std::move(next.request));
+    if (next.owner != nullptr) NextTurn(key, std::move(next.request));
   };
+}
+
+// Where requests go now. Null: they wait in state.waiting until the communicator is there, or `failure` says why there is none.
+// With the lock held.
+std::shared_ptr<Communicator> Destination(State& state, std::vector<CommRequest>* requests, Status* failure) {
+  StartLocked(state);
+  if (state.phase == Phase::kStarting) {
+    std::move(requests->begin(), requests->end(), std::back_inserter(state.waiting));
+    requests->clear();
+  }
+  *failure = state.failure;
+  return state.communicator;
+}
+
+void HandOn(const std::shared_ptr<Communicator>& communicator, std::vector<CommRequest> requests, const Status& failure) {
+  if (communicator != nullptr && requests.size() == 1) {
+    communicator->Submit(std::move(requests[0]));
+  } else if (communicator != nullptr) {
+    communicator->Submit(std::move(requests));
+  } else {
+    for (CommRequest& request : requests) EndWith(request, failure);
+  }
+}
+
+void NextTurn(const std::string& key, CommRequest request) {
+  State& state = GetState();
+  std::vector<CommRequest> requests;
+  requests.push_back(std::move(request));
   Status failure;
   std::shared_ptr<Communicator> communicator;
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
-    StartLocked(state);
-    if (state.phase == Phase::kStarting) {
-      state.waiting.push_back(std::move(request));
-      return;
-    }
-    failure = state.failure;
-    communicator = state.communicator;
+    EndsTurn(state, key, &requests[0]);
+    communicator = Destination(state, &requests, &failure);
   }
-  if (communicator == nullptr) return EndWith(request, failure);
-  communicator->Submit(std::move(request));
+  HandOn(communicator, std::move(requests), failure);
 }
 
 }  // namespace
@@ -213,24 +236,33 @@ Status StartCommAndWait() {
   return outcome->status;
 }
 
-void SubmitComm(CommRequest request, const void* owner, bool repeatable) {
+void SubmitComm(std::vector<CommRequest> requests, const void* owner, bool repeatable) {
   State& state = GetState();
-  bool taken = false;
+  std::vector<CommRequest> goes, taken;
+  goes.reserve(requests.size());
+  Status failure;
+  std::shared_ptr<Communicator> communicator;
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
-    const auto [place, fresh] = state.running.try_emplace(KeyOf(request.group, request.name));
-    if (!fresh && repeatable) {
-      place->second.next.push_back({std::move(request), owner});
-      return;
+    for (CommRequest& request : requests) {
+      const auto [place, fresh] = state.running.try_emplace(KeyOf(request.group, request.name));
+      if (fresh) {
+        place->second.owner = owner;
+        EndsTurn(state, place->first, &request);
+        goes.push_back(std::move(request));
+      } else if (repeatable) {
+        place->second.next.push_back({std::move(request), owner});
+      } else {
+        taken.push_back(std::move(request));
+      }
     }
-    taken = !fresh;
-    if (fresh) place->second.owner = owner;
+    if (!goes.empty()) communicator = Destination(state, &goes, &failure);
   }
-  if (taken) {
-    return EndWith(request, AlreadyExistsError("'" + request.name + "' (" + request.origin +
-                                               ") is already running: two operations of a step must not have one name"));
+  HandOn(communicator, std::move(goes), failure);
+  for (CommRequest& request : taken) {
+    EndWith(request, AlreadyExistsError("'" + request.name + "' (" + request.origin +
+                                        ") is already running: two operations of a step must not have one name"));
   }
-  HandOn(std::move(request));
 }
 
 void CancelComm(const std::string& group, const std::string& name, const void* owner) {

@@ -26,10 +26,10 @@ CommOptions ConfiguredComm();
 void StartComm(std::function<void(const Status&)> done);
 Status StartCommAndWait();
 
-// Hands a request on when the communicator is there. Of requests with one name and group that come while the first still runs, a
-// `repeatable` one waits for its turn (one node that runs in two sessions); another one ends with AlreadyExists. `owner`, never
-// null, tells requests of one name apart.
-void SubmitComm(CommRequest request, const void* owner, bool repeatable);
+// Hands requests on, together, when the communicator is there. Of requests with one name and group that come while the first still
+// runs, a `repeatable` one waits for its turn (one node that runs in two sessions); another one ends with AlreadyExists. `owner`,
+// never null, tells requests of one name apart.
+void SubmitComm(std::vector<CommRequest> requests, const void* owner, bool repeatable);
 // The request of this name and owner ends with Cancelled, if it has not ended yet.
 void CancelComm(const std::string& group, const std::string& name, const void* owner);
 

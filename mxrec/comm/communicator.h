@@ -138,6 +138,8 @@ class Communicator {
 
   // Takes over the request. Never blocks. The error of a request that could not be taken is also given to its `done`.
   virtual void Submit(CommRequest request) = 0;
+  // The same for several, which then cost less, and of which small reductions are fused into one.
+  virtual void Submit(std::vector<CommRequest> requests) = 0;
   // Submits and waits: for callers that have a thread to spare. `request.done` is not called.
   virtual Status Run(CommRequest request, Agreed* agreed = nullptr) = 0;
   // Gives up waiting for a name: its `done` gets Cancelled; the other ranks learn it and get Cancelled naming this rank.

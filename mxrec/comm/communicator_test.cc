@@ -259,6 +259,48 @@ TEST(CommunicatorTest, ManyNamesInAnyOrderAreFusedAndTravelAsBits) {
   });
 }
 
+TEST(CommunicatorTest, RequestsSubmittedTogetherBecomeOneReductionAndOneThatIsRefusedFailsAlone) {
+  constexpr int kTensors = 40, kSteps = 30;
+  for (const int size : {1, 2, 3}) {
+    ThreadWorld world(size);
+    std::vector<CommStats> before(size);
+    world.OnAll([&](Communicator& comm, int rank) {
+      const std::vector<float> in(3, static_cast<float>(rank + 1));
+      std::vector<std::vector<float>> outs(kTensors);
+      for (int step = 0; step < kSteps; ++step) {
+        if (step == 2) before[rank] = comm.stats();  // names have numbers from here on
+        std::mutex mutex;
+        std::condition_variable changed;
+        int left = kTensors + 1;
+        Status refused;
+        std::vector<CommRequest> requests;
+        for (int i = 0; i < kTensors; ++i) {
+          requests.push_back(FloatRequest(Collective::kAllReduce, "g" + std::to_string(i), in, &outs[i]));
+        }
+        requests.insert(requests.begin() + 7, FloatRequest(Collective::kAllReduce, "", in, &outs[0]));
+        for (CommRequest& request : requests) {
+          request.done = [&, name = request.name](const Status& status, const Agreed&) {
+            const std::lock_guard lock(mutex);
+            EXPECT_EQ(status.ok(), !name.empty()) << status;
+            if (name.empty()) refused = status;
+            if (--left == 0) changed.notify_one();
+          };
+        }
+        comm.Submit(std::move(requests));
+        std::unique_lock lock(mutex);
+        ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(30), [&] { return left == 0; })) << left << " requests wait";
+        EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+        const float sum = static_cast<float>(size * (size + 1)) / 2;
+        for (const std::vector<float>& out : outs) ASSERT_EQ(out, std::vector<float>(3, sum));
+      }
+      const CommStats after = comm.stats();
+      EXPECT_EQ(after.operations - before[rank].operations, kSteps - 2u);
+      EXPECT_EQ(after.fused_buffers - before[rank].fused_buffers, kSteps - 2u);
+      EXPECT_EQ(after.full_requests, before[rank].full_requests);
+    });
+  }
+}
+
 TEST(CommunicatorTest, D41ASecondRequestOfAPendingNameIsRefusedAndTheNextStepWorks) {
   ThreadWorld world(2);
   const std::vector<float> in(3, 1.0f);

@@ -369,7 +369,7 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     }
   }
   const bool repeatable = tensor_name_.empty();
-  for (CommRequest& request : requests) SubmitComm(std::move(request), call.get(), repeatable);
+  SubmitComm(std::move(requests), call.get(), repeatable);
   call->PartEnded();
 }
 

@@ -52,7 +52,9 @@ Result<std::vector<std::string>> GatherTexts(const std::string& name, const std:
     gathering->done = true;
     gathering->changed.notify_all();
   };
-  SubmitComm(std::move(request), gathering.get(), /*repeatable=*/true);
+  std::vector<CommRequest> requests;
+  requests.push_back(std::move(request));
+  SubmitComm(std::move(requests), gathering.get(), /*repeatable=*/true);
   std::unique_lock<std::mutex> lock(gathering->mutex);
   while (!gathering->changed.wait_for(lock, std::chrono::milliseconds(100), [&] { return gathering->done; })) {
     if (!cancelled || !cancelled()) continue;

@@ -191,7 +191,7 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
     by_id_.erase(at);
     name.id = 0;
     if (name.state == State::kIdle) {
-      names_.erase(KeyOf(name.group, name.name));
+      EraseName(name);
     } else if (name.state == State::kAsked && name.asked_by_number) {
       name.state = State::kQueued;  // the question met a number that was taken away
       queue_.push_back(&name);
@@ -214,7 +214,7 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
       name->state = State::kAgreed;
     };
     if (execution->kind == Collective::kJoin) {
-      const auto name = names_.find(KeyOf(execution->group, kJoinName));
+      const auto name = names_.find(KeyView(execution->group, kJoinName));
       if (name == names_.end() || name->second->state != State::kAsked || execution->received.size() != 1)
         return DataLossError("a join nobody asked for");
       take(name->second.get());
@@ -233,7 +233,7 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
       if (tensor.name.empty()) {
         const auto at = by_id_.find(tensor.id);
         if (at != by_id_.end()) name = at->second;
-      } else if (const auto at = names_.find(KeyOf(execution->group, tensor.name)); at != names_.end()) {
+      } else if (const auto at = names_.find(KeyView(execution->group, tensor.name)); at != names_.end()) {
         name = at->second.get();
       }
       if (name == nullptr || name->state != State::kAsked || name->group != execution->group ||
@@ -270,7 +270,7 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
     tasks_.push_back(std::move(task));
   }
   for (const NameError& error : agreement.errors) {
-    const auto name = names_.find(KeyOf(error.group, error.name));
+    const auto name = names_.find(KeyView(error.group, error.name));
     if (name == names_.end() || name->second->state != State::kAsked) return DataLossError("an error for what was not asked for");
     Task task;
     task.error = error.status;
@@ -281,6 +281,8 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
   if (agreement.goodbye) goodbye_ = true;
   return OkStatus();
 }
+
+void CommunicatorImpl::EraseName(const Name& name) { names_.erase(names_.find(KeyView(name.group, name.name))); }
 
 // Takes a request out of its name. With mutex_ held.
 void CommunicatorImpl::End(Name& name, Status status, Agreed agreed, std::vector<Ended>* ended) {
@@ -296,7 +298,7 @@ void CommunicatorImpl::End(Name& name, Status status, Agreed agreed, std::vector
   name.state = State::kIdle;
   name.alone = name.turn == submitted_;
   --pending_;
-  if (name.id == 0) names_.erase(KeyOf(name.group, name.name));
+  if (name.id == 0) EraseName(name);
 }
 
 void CommunicatorImpl::CallBack(std::vector<Ended>& ended) {

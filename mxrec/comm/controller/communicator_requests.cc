@@ -84,8 +84,7 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
 }
 
 // Takes the request, or leaves it as it was and says why not.
-Status CommunicatorImpl::Enqueue(CommRequest& request, Next* next) {
-  const std::lock_guard lock(mutex_);
+Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Next* next) {
   const auto in_vain = [&](const Status& why) {
     return Prefixed(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "': ", why);
   };
@@ -100,21 +99,24 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, Next* next) {
     return in_vain(FailedPreconditionError("rank " + std::to_string(options_.rank) + " has joined in group " + group.name +
                                            " and can ask for nothing until all ranks have"));
   }
-  std::string name;
-  if (request.kind == Collective::kSend) {
-    name = PointToPointName(group.me, request.peer, request.tag);
-  } else if (request.kind == Collective::kReceive) {
-    name = PointToPointName(request.peer, group.me, request.tag);
-  } else {
-    name = request.kind == Collective::kJoin ? std::string(kJoinName) : request.name;
+  std::string pair;
+  std::string_view name = request.kind == Collective::kJoin ? kJoinName : request.name;
+  if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
+    const bool sends = request.kind == Collective::kSend;
+    name = pair = PointToPointName(sends ? group.me : request.peer, sends ? request.peer : group.me, request.tag);
   }
   if (request.origin.size() > kMaxOriginBytes) request.origin.resize(kMaxOriginBytes);
-  std::unique_ptr<Name>& at = names_[KeyOf(group.id, name)];
-  if (at == nullptr) {
-    at = std::make_unique<Name>();
+  Name* at = nullptr;
+  if (const auto known = names_.find(KeyView(group.id, name)); known == names_.end()) {
+    auto fresh = std::make_unique<Name>();
+    at = fresh.get();
     at->group = group.id;
-    at->name = std::move(name);
-  } else if (at->state != State::kIdle) {
+    at->name = name;
+    names_.emplace(std::pair(group.id, std::string(name)), std::move(fresh));
+  } else {
+    at = known->second.get();
+  }
+  if (at->state != State::kIdle) {
     return AlreadyExistsError(std::string(CollectiveName(request.kind)) + " '" + request.name + "' of group " + group.name +
                               " on rank " + std::to_string(options_.rank) + ": an operation of this name is still pending" +
                               (at->request.origin.empty() ? "" : " (" + at->request.origin + ")") +
@@ -126,26 +128,49 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, Next* next) {
   at->state = State::kQueued;
   if (timeline_ != nullptr) at->asked = Clock::now();
   at->request = std::move(request);
-  ++submitted_;
-  at->turn = pending_ == 0 ? submitted_ : 0;
-  const bool lone = at->alone && at->id != 0 && pending_ == 0 && plane_ != nullptr && group.ranks.size() > 1;
+  at->turn = nothing_pending ? submitted_ : 0;
+  const bool lone = at->alone && at->id != 0 && nothing_pending && plane_ != nullptr && group.ranks.size() > 1;
   if (!lone || (chief() && others_wait_)) {
     *next = Next::kWake;
-  } else {
+  } else if (*next != Next::kWake) {
     *next = chief() ? Next::kNothing : Next::kSendHere;
   }
   ++pending_;
-  queue_.push_back(at.get());
+  queue_.push_back(at);
   return OkStatus();
+}
+
+void CommunicatorImpl::GoOn(Next next) {
+  if (next == Next::kWake || (next == Next::kSendHere && SendQueued())) Wake();
 }
 
 void CommunicatorImpl::Submit(CommRequest request) {
   Next next = Next::kNothing;
-  const Status status = Enqueue(request, &next);
-  if (!status.ok()) {
-    if (request.done) request.done(status, {});
-  } else if (next == Next::kWake || (next == Next::kSendHere && SendQueued())) {
-    Wake();
+  Status status;
+  {
+    const std::lock_guard lock(mutex_);
+    ++submitted_;
+    status = Enqueue(request, pending_ == 0, &next);
+  }
+  if (!status.ok() && request.done) request.done(status, {});
+  GoOn(next);
+}
+
+void CommunicatorImpl::Submit(std::vector<CommRequest> requests) {
+  Next next = Next::kNothing;
+  std::vector<std::pair<size_t, Status>> refused;
+  {
+    const std::lock_guard lock(mutex_);
+    ++submitted_;
+    const bool nothing_pending = pending_ == 0;
+    for (size_t i = 0; i < requests.size(); ++i) {
+      Status status = Enqueue(requests[i], nothing_pending, &next);
+      if (!status.ok()) refused.emplace_back(i, std::move(status));
+    }
+  }
+  GoOn(next);
+  for (const auto& [i, status] : refused) {
+    if (requests[i].done) requests[i].done(status, {});
   }
 }
 
@@ -178,7 +203,7 @@ void CommunicatorImpl::Cancel(const std::string& group, const std::string& name)
     if (id == group_ids_.end() || closing_) return;
     // Sends and receives are known to rank 0 by another name.
     const Name* found = nullptr;
-    if (const auto at = names_.find(KeyOf(id->second, name)); at != names_.end() && at->second->state != State::kIdle) {
+    if (const auto at = names_.find(KeyView(id->second, name)); at != names_.end() && at->second->state != State::kIdle) {
       found = at->second.get();
     } else {
       for (const auto& [key, candidate] : names_) {

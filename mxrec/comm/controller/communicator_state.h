@@ -12,7 +12,7 @@
 // A request's life: Submit puts it into its name's record and the name into queue_; SendRequests tells rank 0 (or the coordinator
 // here); the answer makes a Task; the progress thread runs it, takes the request out of the record and calls `done`.
 //
-// Waking a thread costs more than a small reduction, so a request that comes alone, as it did the last time, is not handed to the
+// Waking a thread costs more than a small reduction, so what is submitted alone, as it was the last time, is not handed to the
 // progress thread. Another rank than 0 sends it from the thread that asks. At rank 0 it stays in the queue until another rank waits
 // for something (whose message wakes the progress thread), or until the next look at what has stalled.
 #ifndef MXREC_COMM_CONTROLLER_COMMUNICATOR_STATE_H_
@@ -65,6 +65,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
 
   const CommOptions& options() const override { return options_; }
   void Submit(CommRequest request) override;
+  void Submit(std::vector<CommRequest> requests) override;
   Status Run(CommRequest request, Agreed* agreed) override;
   void Cancel(const std::string& group, const std::string& name) override;
   Status AddGroup(const std::string& name, std::vector<int> world_ranks) override;
@@ -95,9 +96,9 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
     RequestFields agreed;  // what the number stands for, when id is not 0
     State state = State::kIdle;
     bool asked_by_number = false;
-    // Nothing else was asked for while it was pending the last time.
+    // Nothing but its own submission was asked for while it was pending the last time.
     bool alone = false;
-    uint64_t turn = 0;        // submitted_ when it was asked for; 0: something else was pending
+    uint64_t turn = 0;        // submitted_ when it was asked for; 0: something of before was pending
     Clock::time_point asked;  // by the caller
     CommRequest request;      // unless kIdle
   };
@@ -120,11 +121,17 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
     Agreed agreed;
   };
 
-  static std::string KeyOf(uint32_t group, std::string_view name) {
-    std::string key(reinterpret_cast<const char*>(&group), sizeof(group));
-    key += name;
-    return key;
-  }
+  // A name of a group: looked for without making a string.
+  using KeyView = std::pair<uint32_t, std::string_view>;
+  struct KeyHash {
+    using is_transparent = void;
+    size_t operator()(const KeyView& key) const { return std::hash<std::string_view>()(key.second) ^ key.first; }
+    size_t operator()(const std::pair<uint32_t, std::string>& key) const { return (*this)(KeyView(key)); }
+  };
+  struct KeyEqual {
+    using is_transparent = void;
+    bool operator()(const KeyView& a, const KeyView& b) const { return a == b; }
+  };
 
   bool chief() const { return options_.rank == 0; }
   std::string NameOfRank(int rank) const { return plane_ ? plane_->Describe(rank) : "rank " + std::to_string(rank); }
@@ -132,7 +139,10 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   Status Check(const CommRequest& request, const GroupInfo& group) const;
   // What has to be done so that a new request goes on.
   enum class Next : uint8_t { kNothing, kWake, kSendHere };
-  Status Enqueue(CommRequest& request, Next* next);
+  // With mutex_ held.
+  Status Enqueue(CommRequest& request, bool nothing_pending, Next* next);
+  void GoOn(Next next);
+  void EraseName(const Name& name);
   Status ChangeGroup(const std::string& name, std::vector<int> ranks, bool remove);
 
   // ControlPlane::Handler; pump_mutex_ held.
@@ -182,12 +192,12 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   Status health_;
   Status doubt_;  // a failure of the transport that waits for a better explanation, until doubt_until_
   Clock::time_point doubt_until_;
-  std::unordered_map<std::string, std::unique_ptr<Name>> names_;
+  std::unordered_map<std::pair<uint32_t, std::string>, std::unique_ptr<Name>, KeyHash, KeyEqual> names_;
   std::unordered_map<uint64_t, Name*> by_id_;
   std::map<uint32_t, GroupInfo> groups_;
   std::unordered_map<std::string, uint32_t> group_ids_;
   std::deque<Name*> queue_;
-  uint64_t submitted_ = 0;    // requests ever
+  uint64_t submitted_ = 0;    // calls of Submit ever
   size_t pending_ = 0;        // names that are not kIdle
   bool others_wait_ = false;  // rank 0: for something that a request here may complete
   std::vector<CancelRequest> cancels_;
