@@ -11,9 +11,12 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "bench/harness.h"
@@ -76,6 +79,40 @@ std::string SizeName(size_t bytes) {
   return bytes >= (1 << 20) ? std::to_string(bytes >> 20) + " MiB" : std::to_string(bytes >> 10) + " KiB";
 }
 
+// A thread that runs what it is handed, as a communicator's progress thread does.
+class Runner {
+ public:
+  Runner() : thread_([this] { Loop(); }) {}
+  ~Runner() {
+    Hand([this] { stop_ = true; });
+    thread_.join();
+  }
+  void Hand(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    work_ = std::move(work);
+    changed_.notify_one();
+  }
+
+ private:
+  void Loop() {
+    while (!stop_) {
+      std::function<void()> work;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return work_ != nullptr; });
+        work = std::exchange(work_, nullptr);
+      }
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> work_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
 // Sums of `tensors` tensors of `count` numbers, under names that the ranks know already; returns when all are there.
 class Named {
  public:
@@ -84,13 +121,25 @@ class Named {
 
   void Run() {
     communicator_->Submit(Requests());
+    Wait();
+  }
+
+  // The same without names that anybody agrees on: as the one packed reduction that they become, on `runner` or, when it is null,
+  // here.
+  void RunPacked(Runner* runner, Executor* executor, const std::vector<int>& ranks, int rank) {
+    auto work = [requests = Requests(), executor, &ranks, rank] { Execute(requests, executor, ranks, rank); };
+    if (runner == nullptr) return work();
+    runner->Hand(std::move(work));
+    Wait();
+  }
+
+ private:
+  void Wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return left_ == 0; });
   }
 
-  // The same without names that anybody agrees on: as the one packed reduction that they become.
-  void RunPacked(Executor* executor, const std::vector<int>& ranks, int rank) {
-    const std::vector<CommRequest> requests = Requests();
+  static void Execute(const std::vector<CommRequest>& requests, Executor* executor, const std::vector<int>& ranks, int rank) {
     Job job;
     job.ranks = ranks;
     job.me = rank;
@@ -99,7 +148,6 @@ class Named {
     for (size_t i = 0; i < requests.size(); ++i) requests[i].done(job.tensors[i].status, job.tensors[i].agreed);
   }
 
- private:
   std::vector<CommRequest> Requests() {
     left_ = data_.size();
     std::vector<CommRequest> requests;
@@ -128,7 +176,7 @@ class Named {
 };
 
 // What names and agreement add to a step of 200 tensors: 200 named sums of one number beside the one packed reduction that they
-// become, with the same requests, copies and callbacks.
+// become, with the same requests, copies, callbacks and a thread of its own; and beside that reduction on the calling thread.
 void MeasureAgreement(int rank, int turns, Transport* shm, const std::vector<int>& ranks, const std::string& folder,
                       Report* report) {
   constexpr size_t kTensors = 200;
@@ -143,14 +191,18 @@ void MeasureAgreement(int rank, int turns, Transport* shm, const std::vector<int
   Communicator& communicator = **made;
   Named named(&communicator, kTensors, 1);
   Executor executor(*shm, Algorithm::kAuto);
-  std::vector<double> with, without;
+  Runner runner;
+  enum Way { kAgreed, kHanded, kHere };
+  std::vector<double> times[3];
   for (int turn = -1; turn < turns; ++turn) {
-    for (const bool agreed : {true, false}) {
+    for (const Way way : {kAgreed, kHanded, kHere}) {
       MPI_Barrier(MPI_COMM_WORLD);
       const double begin = Now();
-      for (int i = 0; i < kRepeats; ++i) agreed ? named.Run() : named.RunPacked(&executor, ranks, rank);
+      for (int i = 0; i < kRepeats; ++i) {
+        way == kAgreed ? named.Run() : named.RunPacked(way == kHanded ? &runner : nullptr, &executor, ranks, rank);
+      }
       const double seconds = SecondsOfAll((Now() - begin) / kRepeats);
-      if (turn >= 0) (agreed ? with : without).push_back(seconds * 1e6);
+      if (turn >= 0) times[way].push_back(seconds * 1e6);
     }
   }
   const CommStats before = communicator.stats();
@@ -158,14 +210,19 @@ void MeasureAgreement(int rank, int turns, Transport* shm, const std::vector<int
   const CommStats after = communicator.stats();
   MPI_Barrier(MPI_COMM_WORLD);
   if (rank == 0) {
-    std::vector<double> difference;
-    for (size_t i = 0; i < with.size(); ++i) difference.push_back(with[i] - without[i]);
+    const auto added_to = [&](Way way) {
+      std::vector<double> difference;
+      for (size_t i = 0; i < times[way].size(); ++i) difference.push_back(times[kAgreed][i] - times[way][i]);
+      return Median(difference);
+    };
     const auto a_step = [](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / kRepeats; };
     report->Note("200 cached names, one number each: reductions a step", a_step(before.operations, after.operations), "");
     report->Note("200 cached names, one number each: messages from rank 0", a_step(before.agreements, after.agreements), "");
-    report->Note("200 cached names, one number each: a step", Median(with), "us");
-    report->Note("the same packed by hand, without agreement: a step", Median(without), "us");
-    report->Add("agreement on 200 cached names, shared memory, us", Median(difference), 50, false);
+    report->Note("200 cached names, one number each: a step", Median(times[kAgreed]), "us");
+    report->Note("the same packed by hand, without agreement: a step", Median(times[kHanded]), "us");
+    report->Note("that on the calling thread: a step", Median(times[kHere]), "us");
+    report->Note("agreement and threads on 200 cached names, shared memory", added_to(kHere), "us");
+    report->Add("agreement on 200 cached names, shared memory, us", added_to(kHanded), 50, false);
   }
   const Status left = communicator.Shutdown();
   if (!left.ok()) Fail(left.ToString());
