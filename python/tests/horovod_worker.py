@@ -4,6 +4,7 @@ Usage: horovod_worker.py graph|eager CHECK...; every check works for any number 
 """
 # ruff: noqa: B023 (functions that a loop makes are called in the same turn)
 
+import contextlib
 import os
 import sys
 
@@ -550,6 +551,146 @@ def check_looked_up_rows_pass():
     equal(session.run(rows), first - 0.5 * np.array([[2.0], [1.0], [2.0]]), 1e-5)
     late = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(0.5), backward_passes_per_step=2)
     refused(ValueError, "does not go with looked-up rows", lambda: mxrec.minimize(loss, late))
+
+
+def check_adasum_training():
+  """The ranks' steps are combined, not their gradients: with Adam the two differ."""
+  size, me = hvd.size(), hvd.rank()
+
+  def steps(make, use_resource, rank):
+    v1 = tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+      a = v1.get_variable("a", initializer=np.array([1.0, 2.0, -1.0], np.float32), use_resource=use_resource)
+      b = v1.get_variable("b", initializer=np.ones([4, 2], np.float32), use_resource=use_resource)
+      count = v1.train.get_or_create_global_step()
+      loss = tf.reduce_sum(a * a) * (rank + 1) + a[rank % 3] * 5 + tf.reduce_sum(tf.gather(b, [rank, rank, 3]) ** 2)
+      step = make().minimize(loss, global_step=count)
+      assert step in v1.get_collection(v1.GraphKeys.TRAIN_OP) and len(v1.get_collection(v1.GraphKeys.TRAIN_OP)) == 1
+      session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
+      first = session.run([a, b])
+      session.run(step)
+      return first, session.run([a, b, count])
+
+  def combined(x, y):
+    dot, xx, yy = (x * y).sum(), (x * x).sum(), (y * y).sum()
+    return (1 - dot / (2 * xx)) * x + (1 - dot / (2 * yy)) * y
+
+  for name in ("sgd", "adam"):
+    make = optimizers()[name]
+    for use_resource in (True, False):
+      first, found = steps(lambda: hvd.DistributedOptimizer(make(), op=hvd.Adasum), use_resource, me)
+      assert found[2] == 1
+      if size == 2:
+        alone = [steps(make, use_resource, rank)[1] for rank in everybody()]
+        for k in range(2):
+          equal(found[k] - first[k], combined(*(one[k].astype(np.float64) - first[k] for one in alone)), 1e-5)
+      for value in found:
+        assert len({repr(other) for other in hvd.allgather_object(value.tobytes())}) == 1
+
+
+def check_sets_and_joins_in_training():
+  """Optimizers of some of the ranks; ranks that have fewer steps."""
+  size, me = hvd.size(), hvd.rank()
+  v1 = tf.compat.v1
+  sets = [hvd.add_process_set([rank]) for rank in everybody()] if size > 1 else [hvd.global_process_set]
+  with tf.Graph().as_default(), v1.Session() as session:
+    w = v1.get_variable("w", initializer=1.0)
+    loss = w * float(me + 1)
+    train_op = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), process_set=sets[me]).minimize(loss)
+    session.run(v1.global_variables_initializer())
+    session.run(train_op)
+    equal(session.run(w), -float(me))
+    if size > 1:
+      other = sets[(me + 1) % size]
+      for options in ({}, {"op": hvd.Adasum}, {"backward_passes_per_step": 2}):
+        made = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), process_set=other, **options)
+        refused(ValueError, f"rank {me} is not in the process set with the ranks {other.ranks}", lambda: made.minimize(loss))
+      made = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0), process_set=hvd.ProcessSet([0]))
+      refused(ValueError, "not registered", lambda: made.minimize(loss))
+  for process_set in sets[::-1]:
+    assert hvd.remove_process_set(process_set) == (size > 1)
+  with tf.Graph().as_default(), v1.Session() as session:
+    w = v1.get_variable("w", initializer=np.zeros([2], np.float32))
+    step = hvd.DistributedOptimizer(v1.train.GradientDescentOptimizer(1.0)).minimize(tf.reduce_sum(w) * size)
+    last = hvd.join()
+    session.run(v1.global_variables_initializer())
+    for _ in range(me + 1):
+      session.run(step)
+    session.run(last)
+    # Ranks that have joined count with zeros.
+    equal(session.run(w), np.full([2], -float(sum(size - number for number in range(me + 1)))), 1e-6)
+
+
+def check_sync_batch_norm():
+  from mxrec.horovod.tensorflow import keras
+
+  assert hvd.SyncBatchNormalization is keras.SyncBatchNormalization
+  layer_of = hvd.SyncBatchNormalization
+  for fused in (True, None):
+    refused(ValueError, "has no fused form", lambda: layer_of(fused=fused))
+  assert isinstance(layer_of(), tf.keras.layers.BatchNormalization)
+  # Unequal batches, one of them empty where there are three; far from zero, where sums of squares lose everything.
+  counts = [3, 6, 0, 2][: hvd.size()]
+  me, offset = hvd.rank(), 1000.0
+  for shape, axis in (([2], -1), ([4, 3, 2], -1), ([2, 4, 3], 1)):
+    rng = np.random.default_rng(7)
+    x = (rng.normal(size=[sum(counts), *shape]) + offset).astype(np.float32)
+    upstream = rng.normal(size=x.shape).astype(np.float32)
+    begin = sum(counts[:me])
+    mine = slice(begin, begin + counts[me])
+
+    def results(layer, x, upstream):
+      if MODE == "eager":
+        x = tf.constant(x)
+        with tf.GradientTape() as tape:
+          tape.watch(x)
+          y = layer(x, training=True)
+        found = [y, *tape.gradient(y, [x, layer.gamma, layer.beta], output_gradients=tf.constant(upstream))]
+        return [value.numpy() for value in (*found, layer.moving_mean, layer.moving_variance, layer(x, training=False))]
+      x = tf.constant(x)
+      y = layer(x, training=True)
+      gradients = tf.gradients(y, [x, layer.gamma, layer.beta], tf.constant(upstream))
+      with tf.compat.v1.Session() as session:
+        session.run(tf.compat.v1.global_variables_initializer())
+        found = session.run([[y, *gradients], layer.updates])[0]
+        return found + session.run([layer.moving_mean, layer.moving_variance, layer(x, training=False)])
+
+    def of(kind, **options):
+      return kind(axis=axis, momentum=0.5, epsilon=1e-3, **options)
+
+    with tf.Graph().as_default() if MODE == "graph" else contextlib.nullcontext():
+      alone = results(of(tf.keras.layers.BatchNormalization, fused=False), x, upstream)
+    with tf.Graph().as_default() if MODE == "graph" else contextlib.nullcontext():
+      found = results(of(layer_of), x[mine], upstream[mine])
+    for k in (0, 1, 6):
+      equal(found[k], alone[k][mine], 2e-3)
+    for k in (4, 5):
+      equal(found[k], alone[k], 1e-3)
+    for k in (2, 3):  # of this rank's part of the loss; the optimizer averages them
+      equal(run(lambda: hvd.allreduce(tf.constant(found[k]), op=hvd.Sum)), alone[k], 2e-3)
+  if MODE == "eager":  # of Keras 3; in a function, and in a model that is saved
+    import tempfile
+
+    import keras as keras_3
+    from mxrec.horovod import _sync_batch_norm
+
+    alone, layer = keras_3.layers.BatchNormalization(), _sync_batch_norm.made_from(keras_3.layers.BatchNormalization)()
+    assert type(layer).__name__ == "SyncBatchNormalization"
+    equal(layer(x[mine], training=True), alone(x, training=True)[mine], 2e-3)
+    equal(layer.moving_variance, alone.moving_variance, 1e-3)
+
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=[3]), layer_of(), tf.keras.layers.Dense(1)])
+    model.compile(keras.DistributedOptimizer(tf.keras.optimizers.SGD(0.01)), loss="mse")
+    data, target = keras_data()
+    start = keras.callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(data[me :: hvd.size()], target[me :: hvd.size()], batch_size=8, epochs=2, verbose=0, callbacks=[start])
+    weights = [value.tobytes() for value in model.get_weights()]
+    assert all(other == weights for other in hvd.allgather_object(weights))
+    with tempfile.TemporaryDirectory() as folder:
+      model.save(f"{folder}/model.h5")
+      loaded = keras.load_model(f"{folder}/model.h5")
+    assert isinstance(loaded.layers[1], layer_of)
+    equal(loaded.predict(data, verbose=0), model.predict(data, verbose=0), 1e-5)
 
 
 # Eager mode

@@ -21,8 +21,12 @@ OPERATIONS = (
   "basics allreduce average scaling nan_passes_through grouped_allreduce many_at_once compression slices allgather broadcast"
   " alltoall reducescatter adasum barrier gradients objects variables process_sets shutdown_and_init_again"
 ).split()
-GRAPH = "training training_over_several_passes local_variables_and_groups".split()
-EAGER = "tape keras keras_over_several_passes keras_learning_rates keras_models_load keras_3".split()
+GRAPH = (
+  "training training_over_several_passes local_variables_and_groups adasum_training sets_and_joins_in_training sync_batch_norm"
+).split()
+EAGER = "tape sync_batch_norm keras keras_over_several_passes keras_learning_rates keras_models_load keras_3".split()
+# Of training with several ranks what is quick.
+MORE = {"graph": ["adasum_training", "sets_and_joins_in_training", "sync_batch_norm"], "eager": ["sync_batch_norm"]}
 LONG = 280
 
 
@@ -63,7 +67,7 @@ def test_training_on_one_rank(mode, names):
 @several
 @pytest.mark.parametrize("mode", ["graph", "eager"])
 def test_operations_on_two_ranks(mode):
-  check(2, mode, [*OPERATIONS, "join"])
+  check(2, mode, [*OPERATIONS, "join", *MORE[mode]])
 
 
 @several

@@ -4,6 +4,8 @@
 the second form works as well. docs/guide/horovod.md has the differences.
 """
 
+from typing import Any
+
 from mxrec._horovod_import import install, installed
 from mxrec.horovod import common, tensorflow
 from mxrec.horovod.tensorflow import *  # noqa: F403
@@ -12,3 +14,7 @@ from mxrec.horovod.tensorflow import __all__ as _names
 __version__ = "0.28.1"  # the release whose API this follows
 
 __all__ = ["common", "install", "installed", "tensorflow", *_names]
+
+
+def __getattr__(name: str) -> Any:
+  return getattr(tensorflow, name)

@@ -155,7 +155,7 @@ def allgather_object(
   """
   data = _pickled(obj)
   group = process_set.group
-  _ops._group_of(process_set)
+  _ops.group_of(process_set)
   found, counts = _now(lambda: _collective.allgather(_bytes(data), group=group, name=f"{name or 'objects'}.bytes"))
   ends = np.cumsum(counts)
   return [pickle.loads(found[end - count : end].tobytes()) for end, count in zip(ends, counts)]

@@ -42,6 +42,7 @@ class _Distributed:
   def _hvd_reduced(self, gradients: list[Any], variables: list[Any]) -> tuple[list[Any], Any]:
     """The gradients after the exchange; and whether they are to be applied, None: always."""
     reducer, accumulator = self._hvd_reducer, self._hvd_accumulator
+    reducer.check_membership()
     if accumulator is None:
       return reducer(gradients, variables), None
     if reducer.sparse_as_dense:

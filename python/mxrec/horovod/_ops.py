@@ -40,7 +40,8 @@ def reduce_op(op: int | None, average: bool | None) -> int:
   return op
 
 
-def _group_of(process_set: ProcessSet) -> str:
+def group_of(process_set: ProcessSet) -> str:
+  """Name of the group; ValueError when this rank is not in it, before init(), and when the set is not registered."""
   if not isinstance(process_set, ProcessSet):
     raise ValueError(f"process_set must be a ProcessSet: got {process_set!r}")
   if not process_set.included():
@@ -167,7 +168,7 @@ def _allreduce_all(
   process_set: ProcessSet,
   kind: str,
 ) -> list[tf.Tensor]:
-  group = _group_of(process_set)
+  group = group_of(process_set)
   _check_adasum(op, process_set)
   values = [tf.convert_to_tensor(tensor) for tensor in tensors]
   name = agreed_name(kind, values[0], name)
@@ -228,7 +229,7 @@ def _allreduce_slices(
     values = values * tf.cast(factor, values.dtype)
   name = agreed_name("HorovodAllgather", slices.values, name)
   scaled = tf.IndexedSlices(values, slices.indices, slices.dense_shape)
-  return _run(lambda: _slices.allreduce(scaled, op == Average, _group_of(process_set), name))
+  return _run(lambda: _slices.allreduce(scaled, op == Average, group_of(process_set), name))
 
 
 @_as_it_is
@@ -262,7 +263,7 @@ def grouped_allgather(
   kind: str = "HorovodGroupedAllgather",
 ) -> list[tf.Tensor]:
   """Several tensors gathered in one operation. Arguments and errors as allgather."""
-  group = _group_of(process_set)
+  group = group_of(process_set)
   values = [tf.convert_to_tensor(tensor) for tensor in tensors]
   name = agreed_name(kind, values[0] if values else None, name, ignore_name_scope)
   results, _ = _run(lambda: _collective.allgather(values, group=group, name=name))
@@ -305,7 +306,7 @@ def broadcast_all(
   process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
   """Several tensors broadcast in one operation. Arguments and errors as broadcast."""
-  group = _group_of(process_set)
+  group = group_of(process_set)
   ranks = process_set.ranks or []
   if isinstance(root_rank, bool) or root_rank not in ranks:
     raise ValueError(f"root_rank must be one of the ranks {ranks if len(ranks) < 20 else f'0 to {ranks[-1]}'}: got {root_rank!r}")
@@ -360,7 +361,7 @@ def alltoall(
     InvalidArgumentError: when it runs, splits that do not add up to n.
     HorovodInternalError: in eager mode, a rank is gone.
   """
-  group = _group_of(process_set)
+  group = group_of(process_set)
   value = tf.convert_to_tensor(tensor)
   name = agreed_name("HorovodAlltoall", value, name, ignore_name_scope)
   output, received = _run(lambda: _collective.alltoall(value, splits, group=group, name=name))
@@ -418,7 +419,7 @@ def grouped_reducescatter(
     raise NotImplementedError("reducescatter has no op=hvd.Adasum")
   if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
     raise NotImplementedError("reducescatter takes tensors, not tf.IndexedSlices")
-  group = _group_of(process_set)
+  group = group_of(process_set)
   packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
   values = [value for value, _ in packed]
   name = agreed_name(kind, values[0] if values else None, name)
@@ -440,7 +441,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     ValueError: before init(); this rank is not in the process set.
     HorovodInternalError: a rank is gone.
   """
-  group = _group_of(process_set)
+  group = group_of(process_set)
 
   def build() -> tf.Tensor:
     waited = _collective.barrier(group=group, name="HorovodBarrier")
@@ -461,7 +462,7 @@ def join(process_set: ProcessSet = global_process_set) -> Any:
     ValueError: before init().
     HorovodInternalError: in eager mode, a rank is gone.
   """
-  group = _group_of(process_set)
+  group = group_of(process_set)
   last = _run(lambda: _collective.join(group=group, name="HorovodJoin"))
   return int(last) if tf.executing_eagerly() else last
 

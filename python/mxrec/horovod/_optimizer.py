@@ -16,7 +16,7 @@ from mxrec.horovod._reduce import Accumulator, Reducer
 
 
 class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
-  """An optimizer whose gradients are reduced over the ranks."""
+  """An optimizer whose gradients are reduced over the ranks; with op=Adasum, whose steps are."""
 
   # mxrec.minimize hands variables and looked-up rows together to compute_gradients and apply_gradients.
   takes_looked_up_rows = True
@@ -25,6 +25,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     super().__init__(name=name, use_locking=use_locking)
     self._optimizer, self._reducer, self._accumulator = optimizer, reducer, accumulator
     self._last_pass: tf.Tensor | None = None
+    self._combines_steps = reducer.op == _ops.Adasum
 
   def __getattr__(self, name: str) -> Any:
     if name in ("_optimizer", "__getstate__", "__setstate__"):
@@ -36,16 +37,18 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     self._reducer.register_local(var)
 
   def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-    """The other optimizer's (gradient, variable) pairs, with gradients reduced over the ranks."""
+    """The other optimizer's (gradient, variable) pairs, with gradients reduced over the ranks (not with op=Adasum)."""
+    self._reducer.check_membership()
     pairs = self._optimizer.compute_gradients(*args, **kwargs)
     gradients, variables = [gradient for gradient, _ in pairs], [variable for _, variable in pairs]
-    if self._accumulator is None:
+    if self._accumulator is None and not self._combines_steps:
       gradients = self._reducer(gradients, variables)
-    else:
+    elif self._accumulator is not None:
       if self._reducer.sparse_as_dense:
         gradients = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in gradients]
       given = [variable for gradient, variable in zip(gradients, variables) if gradient is not None]
-      gradients, self._last_pass = self._accumulator.add(gradients, variables, lambda sums: self._reducer(sums, given))
+      reduce = (lambda sums: sums) if self._combines_steps else lambda sums: self._reducer(sums, given)
+      gradients, self._last_pass = self._accumulator.add(gradients, variables, reduce)
     return list(zip(gradients, variables))
 
   def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: str | None = None) -> Any:
@@ -67,6 +70,34 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     return train_op
 
   def _apply(self, pairs: list[tuple[Any, Any]], global_step: Any, name: str | None) -> Any:
+    if self._combines_steps and (self._reducer.process_set.size() or 1) > 1:
+      return self._apply_combined(pairs, global_step, name)
+    return self._apply_alone(pairs, global_step, name)
+
+  def _apply_combined(self, pairs: list[tuple[Any, Any]], global_step: Any, name: str | None) -> Any:
+    """Lets the other optimizer make its step here, and replaces what it changed by the combination of all ranks' changes."""
+    variables = [
+      variable
+      for gradient, variable in pairs
+      if gradient is not None and optimizer_lib.find_lookup(variable) is None and not self._reducer.is_local(variable)
+    ]
+    collection = tf.compat.v1.get_collection_ref(tf.compat.v1.GraphKeys.TRAIN_OP)
+    train_ops = list(collection)
+    with tf.name_scope(self._name):
+      # Steps change variables in place: what they were needs memory of its own.
+      before = [tf.raw_ops.DeepCopy(x=_ops.read(variable)) for variable in variables]
+      with tf.control_dependencies([value.op for value in before]):
+        pairs = [(gradient if gradient is None else _copied(gradient), variable) for gradient, variable in pairs]
+        stepped = self._apply_alone(pairs, global_step, name)
+      with tf.control_dependencies([stepped]):
+        changes = [_ops.read(variable) - value for variable, value in zip(variables, before)]
+        combined = self._reducer(changes, variables)
+        assigned = [variable.assign(old + change) for variable, old, change in zip(variables, before, combined)]
+        train_op = tf.group(stepped, *assigned)
+    collection[:] = [*train_ops, train_op]
+    return train_op
+
+  def _apply_alone(self, pairs: list[tuple[Any, Any]], global_step: Any, name: str | None) -> Any:
     inner = self._optimizer
     if getattr(inner, "takes_looked_up_rows", False) or not any(optimizer_lib.find_lookup(variable) for _, variable in pairs):
       return inner.apply_gradients(pairs, global_step=global_step, name=name)
@@ -75,7 +106,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
   @property
   def applies_by(self) -> Any:
     """The optimizer that applies gradients as they are once they are reduced; None when there is more to it."""
-    plain = self._accumulator is None and not getattr(self._optimizer, "takes_looked_up_rows", False)
+    plain = self._accumulator is None and not self._combines_steps and not getattr(self._optimizer, "takes_looked_up_rows", False)
     return self._optimizer if plain else None
 
   def get_slot(self, *args: Any, **kwargs: Any) -> Any:
@@ -89,6 +120,13 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
   def variables(self, *args: Any, **kwargs: Any) -> list[Any]:
     """The other optimizer's own variables."""
     return self._optimizer.variables(*args, **kwargs)
+
+
+def _copied(gradient: Any) -> Any:
+  """The same gradient, behind the control dependencies of here."""
+  if isinstance(gradient, tf.IndexedSlices):
+    return tf.IndexedSlices(tf.identity(gradient.values), gradient.indices, gradient.dense_shape)
+  return tf.identity(gradient)
 
 
 def _parts(gradient: Any) -> list[tf.Tensor]:
@@ -122,12 +160,13 @@ def DistributedOptimizer(
     compression: Compression.none, fp16, bf16, or a Compressor of your own.
     sparse_as_dense: tf.IndexedSlices become dense tensors first.
     backward_passes_per_step: gradients of so many steps are added up before they travel and are applied.
-    op: Average, Sum or Adasum.
+    op: Average, Sum or Adasum. With Adasum an optimizer of TensorFlow 1 makes its step on each rank, and the ranks' changes of the
+      variables are combined, as in Horovod; of an optimizer of Keras the gradients are.
     gradient_predivide_factor: with Average, gradients are divided by it before the sum, and by size / factor after.
     average_aggregated_gradients: the sum over steps is divided by their number.
     num_groups: gradients travel in so many operations; 0: each in its own.
     groups: lists of variables whose gradients travel together, or a number.
-    process_set: the ranks that take part.
+    process_set: the ranks that take part; others may make the optimizer, but not use it (ValueError).
     scale_local_gradients: gradients of local variables (register_local_var) are divided by the number of ranks.
 
   Returns:
@@ -171,6 +210,7 @@ class _DistributedGradientTape(tf.GradientTape):
   @tf.autograph.experimental.do_not_convert
   def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any) -> Any:
     """As tf.GradientTape.gradient, and reduced over the ranks."""
+    self._reducer.check_membership()
     gradients = super().gradient(target, sources, output_gradients, **kwargs)
     reduced = self._reducer(tf.nest.flatten(gradients), _flat_sources(sources))
     return tf.nest.pack_sequence_as(gradients, reduced) if isinstance(sources, (list, tuple, dict)) else reduced[0]

@@ -53,6 +53,14 @@ class Reducer:
     """The gradient of this variable stays on its rank."""
     self.local[id(variable)] = variable
 
+  def is_local(self, variable: Any) -> bool:
+    """Whether the gradient of this variable stays on its rank."""
+    return id(variable) in self.local
+
+  def check_membership(self) -> None:
+    """ValueError when this rank is not in the process set, before init(), and when the set is not registered."""
+    _ops.group_of(self.process_set)
+
   def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """The gradients after the exchange, in their order; None stays None.
 
@@ -66,7 +74,7 @@ class Reducer:
     for index, (gradient, variable) in enumerate(zip(gradients, variables)):
       if gradient is None or optimizer_lib.find_lookup(variable) is not None:
         continue
-      if id(variable) in self.local:
+      if self.is_local(variable):
         if self.scale_local_gradients and self.op == _ops.Average:
           results[index] = divided(gradient, size)
         continue

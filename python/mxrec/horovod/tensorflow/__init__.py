@@ -1,5 +1,7 @@
 """What `import horovod.tensorflow as hvd` gives."""
 
+from typing import Any
+
 from mxrec.horovod._basics import (
   ccl_built,
   check_extension,
@@ -150,3 +152,12 @@ __all__ = [
   "start_timeline",
   "stop_timeline",
 ]
+
+
+def __getattr__(name: str) -> Any:
+  """SyncBatchNormalization, which is a layer of tf.keras: that is imported for those who use it."""
+  if name == "SyncBatchNormalization":
+    from mxrec.horovod.tensorflow import sync_batch_norm
+
+    return sync_batch_norm.SyncBatchNormalization
+  raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -52,6 +52,7 @@ from mxrec.horovod.tensorflow import (
 )
 from mxrec.horovod.tensorflow import DistributedOptimizer as _of_tensorflow
 from mxrec.horovod.tensorflow.keras import callbacks
+from mxrec.horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
 __all__ = [
   "Adasum",
@@ -66,6 +67,7 @@ __all__ = [
   "ProcessSet",
   "Product",
   "Sum",
+  "SyncBatchNormalization",
   "add_process_set",
   "allgather",
   "allgather_object",
@@ -191,7 +193,7 @@ def load_model(
   compression: Any = Compression.none,
   legacy_opts: bool = False,
 ) -> Any:
-  """Loads a model whose optimizer is then a distributed one, with what it has learned.
+  """Loads a model, whose optimizer is then a distributed one, with what it has learned. It may have SyncBatchNormalization layers.
 
   Args:
     filepath: what tf.keras.models.load_model takes.
@@ -203,7 +205,7 @@ def load_model(
   Returns:
     A model of tf.keras.
   """
-  objects = {kind.__name__: kind for kind in custom_optimizers or ()} | dict(custom_objects or {})
+  objects = {kind.__name__: kind for kind in (SyncBatchNormalization, *(custom_optimizers or ()))} | dict(custom_objects or {})
   model = tf.keras.models.load_model(filepath, custom_objects=objects)
   if model.optimizer is not None:
     _keras.distributed(model.optimizer, "", Reducer(compression=compression), None, in_place=True)
