@@ -108,6 +108,10 @@ struct CommRequest {
   std::vector<int64_t> splits;
   // kAllReduce: send float32 as this type over the wire (kFloat16, kBFloat16; sums still in float32); kFloat32: as it is.
   DType wire = DType::kFloat32;
+  // Of an operation of several tensors: how many they are, which ranks agree on, and which one this is. Tensor i > 0 goes by the
+  // name of tensor 0 and "/i".
+  int parts = 1;
+  int part = 0;
   const void* input = nullptr;  // stays valid until `done`
   // Gives the memory for the output once its shape is known, on the progress thread; may return `input` for in-place.
   // Called once before done(OK), never after an error. Not called for kSend, kBarrier and ranks that joined.
@@ -144,6 +148,11 @@ class Communicator {
   virtual Status Run(CommRequest request, Agreed* agreed = nullptr) = 0;
   // Gives up waiting for a name: its `done` gets Cancelled; the other ranks learn it and get Cancelled naming this rank.
   virtual void Cancel(const std::string& group, const std::string& name) = 0;
+  // Says that this rank does not take part, this time, in the operation of `request.parts` tensors that a request like this would
+  // have asked for: its kind, group, name, peer and tag count. The other ranks get InvalidArgument naming this rank and `why`, at
+  // once if they have asked, else when they do. Nothing while the name is pending here. What Submit finds wrong with a request's
+  // arguments it tells the others itself.
+  virtual void Refuse(const CommRequest& request, const Status& why) = 0;
 
   // Collective among the members alone; agreement that all gave the same ranks. AlreadyExists, InvalidArgument.
   virtual Status AddGroup(const std::string& name, std::vector<int> world_ranks) = 0;
@@ -155,6 +164,9 @@ class Communicator {
   virtual void Serve(const std::string& service, Handler handler) = 0;
   // Asks one rank. NotFound: it serves no such thing. Chunks answers of any size.
   virtual Result<std::string> Call(int rank, const std::string& service, std::string_view request, Deadline deadline) = 0;
+
+  // Of each rank the number of its machine, from 0 in the order in which ranks name them first.
+  virtual std::vector<int> Machines() const = 0;
 
   // OK, or why the world is broken: FailedPrecondition.
   virtual Status health() const = 0;

@@ -482,6 +482,37 @@ TEST(CommunicatorTest, ACancelledRequestEndsHereAndOnTheOthers) {
   });
 }
 
+TEST(CommunicatorTest, WhatOneRankRefusesFailsOnTheOthersAtOnce) {
+  ThreadWorld world(3);
+  const std::vector<float> in(2, 1.0f);
+  std::vector<float> out[3];
+  const auto sum = [&](int rank) { return FloatRequest(Collective::kAllReduce, "refused", in, &out[rank]); };
+  for (int time = 0; time < 3; ++time) {
+    Pending there(world[0], sum(0));
+    CommRequest wrong = sum(1);
+    wrong.shape = {-1};
+    if (time == 1) {
+      world[1].Refuse(sum(1), InvalidArgumentError("a dimension is -1"));
+    } else {
+      EXPECT_EQ(world[1].Run(std::move(wrong)).code(), StatusCode::kInvalidArgument);
+    }
+    for (const Status& status : {there.Wait(), world[2].Run(sum(2))}) {
+      EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr("'refused'"), HasSubstr("rank 1 ("), HasSubstr("a dimension is -1")));
+    }
+    world.OnAll([&](Communicator& comm, int rank) { EXPECT_EQ(comm.Run(sum(rank)), OkStatus()); });
+  }
+  // Rank 0 refuses as well as any other, and a refusal of what is pending here is none.
+  Pending pending(world[0], sum(0));
+  world[0].Refuse(sum(0), InvalidArgumentError("never heard of"));
+  Pending first(world[1], sum(1)), second(world[2], sum(2));
+  for (Pending* one : {&pending, &first, &second}) EXPECT_EQ(one->Wait(), OkStatus());
+  world[0].Refuse(sum(0), InvalidArgumentError("not now"));
+  EXPECT_THAT(std::string(world[1].Run(sum(1)).message()), HasSubstr("not now"));
+  EXPECT_THAT(world[1].Machines(), ElementsAre(0, 0, 0));
+}
+
 // The asking thread of rank 1 sends such a request itself, the progress thread sends the cancellation: never the other way round,
 // or rank 0 would take the cancellation for one of nothing.
 TEST(CommunicatorTest, ALoneRequestIsSentBeforeItsCancellation) {

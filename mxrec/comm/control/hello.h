@@ -17,7 +17,7 @@
 
 namespace mxrec {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr size_t kNonceBytes = 32;
 
 enum HelloFrame : uint8_t { kChallengeFrame = 1, kHelloFrame = 2, kVerdictFrame = 3, kWorldFrame = 4 };

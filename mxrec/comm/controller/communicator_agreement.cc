@@ -13,7 +13,8 @@ constexpr size_t kNamesAMessage = 4096;
 Difference Compare(const RequestFields& a, const CommRequest& b) {
   if (a.kind != b.kind || a.dtype != b.dtype || a.op != b.op || a.prescale != b.prescale || a.postscale != b.postscale ||
       a.divide_by_size != b.divide_by_size || a.root != b.root || a.peer != b.peer || a.tag != b.tag || a.wire != b.wire ||
-      a.shape.size() != b.shape.size() || a.splits.size() != b.splits.size()) {
+      a.parts != b.parts || a.part != b.part || a.origin != b.origin || a.shape.size() != b.shape.size() ||
+      a.splits.size() != b.splits.size()) {
     return Difference::kMore;
   }
   if (!a.shape.empty() && !std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1)) return Difference::kMore;
@@ -37,6 +38,7 @@ bool CommunicatorImpl::SendQueued() {
     const std::lock_guard lock(mutex_);
     if (!health_.ok() || !transport_ready_) return false;
     if (chief()) others_wait_ = coordinator_->OthersWaitFor(0);
+    requests.refusals = std::exchange(refusals_, {});
     size_t names = 0;
     for (; !queue_.empty() && names < kNamesAMessage; ++names) {
       Name& name = *queue_.front();
@@ -64,7 +66,9 @@ bool CommunicatorImpl::SendQueued() {
                                  .peer = request.peer,
                                  .tag = request.tag,
                                  .splits = request.splits,
-                                 .wire = request.wire});
+                                 .wire = request.wire,
+                                 .parts = request.parts,
+                                 .part = request.part});
       }
     }
     stats_.full_requests += requests.full.size();
@@ -253,6 +257,7 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
         agreed.kind = request.kind, agreed.group = name->group, agreed.dtype = request.dtype, agreed.op = request.op;
         agreed.prescale = request.prescale, agreed.postscale = request.postscale, agreed.divide_by_size = request.divide_by_size;
         agreed.root = request.root, agreed.peer = request.peer, agreed.tag = request.tag, agreed.wire = request.wire;
+        agreed.parts = request.parts, agreed.part = request.part, agreed.origin = request.origin;
         agreed.shape = request.shape;
         agreed.splits = request.splits;
       } else if (!request.shape.empty()) {
@@ -371,6 +376,7 @@ void CommunicatorImpl::EndAll(const std::function<Status(const CommRequest&)>& s
     queue_.clear();
     tasks_.clear();
     cancels_.clear();
+    refusals_.clear();
     std::vector<Name*> live;
     for (const auto& [key, name] : names_) {
       if (name->state != State::kIdle) live.push_back(name.get());

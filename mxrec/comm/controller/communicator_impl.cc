@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -43,6 +44,14 @@ Status CheckOptions(const CommOptions& options) {
   return OkStatus();
 }
 
+std::vector<int> NumberMachines(const std::vector<RankInfo>& ranks) {
+  std::vector<int> numbers;
+  std::map<std::string, int> known;
+  for (const RankInfo& rank : ranks)
+    numbers.push_back(known.try_emplace(rank.host_id, static_cast<int>(known.size())).first->second);
+  return numbers;
+}
+
 }  // namespace
 
 // ------------------------------------------------------------------------------------------------------------------- start and end
@@ -53,11 +62,13 @@ Status CommunicatorImpl::Start(const TransportMaker& make_transport) {
     MXREC_ASSIGN_OR_RETURN(timeline_, Timeline::Create(options_.timeline_path, options_.rank));
   }
   std::vector<std::string> who;
+  machines_.assign(1, 0);
   if (options_.size > 1) {
     MXREC_ASSIGN_OR_RETURN(Meeting meeting, Meet(options_));
     options_.fusion_bytes = meeting.world.fusion_bytes;
     options_.deterministic = meeting.world.deterministic;
     options_.algorithm = static_cast<Algorithm>(meeting.world.algorithm);
+    machines_ = NumberMachines(meeting.world.ranks);
     MXREC_ASSIGN_OR_RETURN(plane_, ControlPlane::Create(std::move(meeting), options_.rank, options_.heartbeat_timeout));
     store_ = std::make_shared<StoreService>(plane_.get());
     for (int rank = 0; rank < options_.size; ++rank) who.push_back(plane_->Describe(rank));
@@ -177,8 +188,9 @@ void CommunicatorImpl::PumpOnce(Deadline until) {
     plane_->Pump(*this, until);
   } else {
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, std::min(until, now + std::chrono::seconds(1)),
-                        [&] { return !queue_.empty() || !cancels_.empty() || !group_requests_.empty() || leave_ || stop_; });
+    changed_.wait_until(lock, std::min(until, now + std::chrono::seconds(1)), [&] {
+      return !queue_.empty() || !cancels_.empty() || !refusals_.empty() || !group_requests_.empty() || leave_ || stop_;
+    });
   }
   SendRequests();
   if (coordinator_ != nullptr) {

@@ -18,6 +18,13 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
                  ", the first of them no unit separator");
   }
   if (DTypeSize(request.dtype) == 0 || DTypeSize(request.wire) == 0) return wrong("no such element type");
+  if (request.parts < 1 || request.parts > kMaxParts || request.part < 0 || request.part >= request.parts) {
+    return wrong("tensor " + std::to_string(request.part) + " of " + std::to_string(request.parts) + ", expected at most " +
+                 std::to_string(kMaxParts) + " tensors and one of them");
+  }
+  if (request.part > 0 && !request.name.ends_with("/" + std::to_string(request.part))) {
+    return wrong("tensor " + std::to_string(request.part) + " of an operation, expected its number at the end of its name");
+  }
   uint64_t count = 1;
   for (const int64_t dim : request.shape) {
     if (dim < 0) return wrong("a dimension is " + std::to_string(dim) + ", expected 0 or more");
@@ -94,7 +101,11 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Nex
   if (id == group_ids_.end())
     return in_vain(NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + request.group + "'"));
   GroupInfo& group = groups_[id->second];
-  MXREC_RETURN_IF_ERROR(Check(request, group));
+  if (Status wrong = Check(request, group); !wrong.ok()) {
+    AddRefusal(request, group, /*parts=*/0, wrong);
+    *next = Next::kWake;
+    return wrong;
+  }
   if (group.joined) {
     return in_vain(FailedPreconditionError("rank " + std::to_string(options_.rank) + " has joined in group " + group.name +
                                            " and can ask for nothing until all ranks have"));
@@ -213,6 +224,29 @@ void CommunicatorImpl::Cancel(const std::string& group, const std::string& name)
     }
     if (found == nullptr || found->request.kind == Collective::kJoin) return;
     cancels_.push_back({.group = found->group, .name = found->name});
+  }
+  Wake();
+}
+
+void CommunicatorImpl::AddRefusal(const CommRequest& request, const GroupInfo& group, int parts, const Status& why) {
+  const bool for_all =
+      request.kind != Collective::kSend && request.kind != Collective::kReceive && request.kind != Collective::kJoin;
+  if (!for_all || group.joined || group.ranks.size() == 1 || request.name.empty() || request.name[0] == '\x1f' ||
+      request.name.size() > kMaxNameBytes || parts > kMaxParts) {
+    return;
+  }
+  const auto at = names_.find(KeyView(group.id, request.name));
+  if (at != names_.end() && at->second->state != State::kIdle) return;
+  std::string text(why.message().substr(0, kMaxReasonBytes));
+  refusals_.push_back({.group = group.id, .name = request.name, .parts = parts, .why = std::move(text)});
+}
+
+void CommunicatorImpl::Refuse(const CommRequest& request, const Status& why) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto id = group_ids_.find(request.group);
+    if (id == group_ids_.end() || closing_ || !health_.ok()) return;
+    AddRefusal(request, groups_[id->second], std::max(request.parts, 1), why);
   }
   Wake();
 }

@@ -68,11 +68,13 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   void Submit(std::vector<CommRequest> requests) override;
   Status Run(CommRequest request, Agreed* agreed) override;
   void Cancel(const std::string& group, const std::string& name) override;
+  void Refuse(const CommRequest& request, const Status& why) override;
   Status AddGroup(const std::string& name, std::vector<int> world_ranks) override;
   Status RemoveGroup(const std::string& name) override;
   Result<std::vector<int>> Group(const std::string& name) const override;
   void Serve(const std::string& service, Communicator::Handler handler) override;
   Result<std::string> Call(int rank, const std::string& service, std::string_view request, Deadline deadline) override;
+  std::vector<int> Machines() const override { return machines_; }
   Status health() const override;
   CommStats stats() const override;
   Status Shutdown() override;
@@ -137,6 +139,8 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   std::string NameOfRank(int rank) const { return plane_ ? plane_->Describe(rank) : "rank " + std::to_string(rank); }
 
   Status Check(const CommRequest& request, const GroupInfo& group) const;
+  // Adds to refusals_, unless the name is pending or no one can wait for it. With mutex_ held.
+  void AddRefusal(const CommRequest& request, const GroupInfo& group, int parts, const Status& why);
   // What has to be done so that a new request goes on.
   enum class Next : uint8_t { kNothing, kWake, kSendHere };
   // With mutex_ held.
@@ -173,6 +177,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
 
   CommOptions options_;
   const pid_t process_;
+  std::vector<int> machines_;            // set by Start
   std::unique_ptr<ControlPlane> plane_;  // null with one rank
   std::shared_ptr<StoreService> store_;
   std::unique_ptr<CallService> calls_;
@@ -201,6 +206,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   size_t pending_ = 0;        // names that are not kIdle
   bool others_wait_ = false;  // rank 0: for something that a request here may complete
   std::vector<CancelRequest> cancels_;
+  std::vector<Refusal> refusals_;
   std::vector<GroupRequest> group_requests_;
   std::map<std::string, GroupWait> group_waits_;  // "+name", "-name"
   std::deque<Task> tasks_;

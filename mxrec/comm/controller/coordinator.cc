@@ -126,6 +126,7 @@ Status Coordinator::Take(int rank, const Requests& requests, Time now) {
   Impl& impl = *impl_;
   if (impl.ranks[rank].left) return DataLossError("a request after the rank has left");
   Finished(rank, requests.finished);
+  for (const Refusal& refusal : requests.refusals) MXREC_RETURN_IF_ERROR(impl.Refuse(rank, refusal));
   for (const uint64_t id : requests.ids) {
     const auto slot = impl.slots.find(id);
     if (slot == impl.slots.end()) continue;  // forgotten: the rank will ask in full

@@ -2,7 +2,8 @@
 // sockets, threads or clocks: requests go in with the time, agreements come out.
 //
 // An operation is agreed once every rank of its group has asked for its name (ranks that joined count). Its requests are compared
-// then; when they disagree, every rank gets the error. Agreed reductions of one kind are packed together. All ranks get their
+// then; when they disagree, every rank gets the error. A rank that cannot take part says so (a refusal), and every other one gets
+// that error, once for each refusal. Agreed reductions of one kind are packed together. All ranks get their
 // executions in one global order, so that no two groups wait for each other. Threads: one at a time.
 #ifndef MXREC_COMM_CONTROLLER_COORDINATOR_H_
 #define MXREC_COMM_CONTROLLER_COORDINATOR_H_

@@ -129,7 +129,7 @@ void Coordinator::Impl::Forget() {
   if (slots.size() <= options.max_names) return;
   std::vector<Slot*> idle;
   for (const auto& [id, slot] : slots) {
-    if (slot->asked_count == 0 && slot->owed_count == 0) idle.push_back(slot.get());
+    if (slot->asked_count == 0 && slot->owed.empty()) idle.push_back(slot.get());
   }
   const size_t count = std::min({idle.size(), slots.size() - options.max_names + options.max_names / 8, kMaxIdsInMessage / 8});
   std::partial_sort(idle.begin(), idle.begin() + static_cast<std::ptrdiff_t>(count), idle.end(),

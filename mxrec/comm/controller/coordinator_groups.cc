@@ -121,7 +121,7 @@ void Coordinator::Impl::RemoveGroup(uint32_t id) {
   // All members asked for the removal and have nothing of the group pending: its names go without a word.
   for (auto slot = slots.begin(); slot != slots.end();) {
     if (slot->second->group == &group) {
-      owed -= slot->second->owed_count;
+      owed -= slot->second->owed.size();
       Reset(*slot->second);
       slot_ids.erase(SlotKey(id, slot->second->name));
       slot = slots.erase(slot);

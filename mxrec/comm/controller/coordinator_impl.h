@@ -33,6 +33,13 @@ struct Coordinator::Impl {
     int last_joined = 0;
   };
 
+  // What a participant of a slot still has to hear of: it has not asked for what failed.
+  struct Debt {
+    size_t participant = 0;
+    Status status;
+    bool whole = false;  // of all tensors of the operation whose first one the slot is
+  };
+
   // One name of a group, for as long as it keeps its number.
   struct Slot {
     uint64_t id = 0;
@@ -42,11 +49,11 @@ struct Coordinator::Impl {
     std::vector<int> pair;  // group ranks that take part when point_to_point: from, to
     // By participant. What was agreed on last (its number stands for that), what it asks for now when that is not the same.
     std::vector<Fields> agreed, fresh;
-    std::vector<uint8_t> asked, known, owed;
-    int asked_count = 0, owed_count = 0;
+    std::vector<uint8_t> asked, known;
+    std::vector<Debt> owed;  // oldest first
+    int asked_count = 0;
     bool changed = false;
     bool warned = false;
-    Status owed_status;
     Time since;
     size_t active_at = SIZE_MAX;
     uint64_t used = 0;
@@ -77,7 +84,7 @@ struct Coordinator::Impl {
   CoordinatorOptions options;
   std::vector<Rank> ranks;
   std::vector<int> left_in_order;
-  int owed = 0;  // sum of owed_count over all slots
+  size_t owed = 0;  // over all slots
   std::map<uint32_t, Group> groups;
   std::unordered_map<std::string, uint32_t> group_ids;
   uint32_t next_group = 0;
@@ -109,10 +116,24 @@ struct Coordinator::Impl {
   void Reset(Slot& slot);
   // Fails it for those who asked.
   void Fail(Slot& slot, const Status& status);
+  // Fails it for one who asked.
+  void FailOne(Slot& slot, size_t i, const Status& status);
+  // Fails it for one who is going to ask, once.
+  void Owe(Slot& slot, size_t i, Status status, bool whole);
+  // Takes the oldest debt to a participant. Null: there is none.
+  std::optional<Debt> TakeDebt(Slot& slot, size_t i);
+  // Whether a participant may still ask: a rank that has left or joined does not.
+  bool MayAsk(const Slot& slot, size_t i) const;
+  // Fails the tensors of one operation, of which `part` has failed, for one participant, now or when it asks.
+  void FailOthers(Group& group, const std::string& name, int part, int parts, size_t i, const Status& status);
+  // Fails all tensors of the operation of each participant.
+  void FailWhole(Slot& slot, const Status& status);
 
   // comparison: coordinator_requests.cc
   // OK, or which ranks want what. `value` makes a request's text of the property in question.
   Status Agree(const Slot& slot, std::string_view what, const std::function<std::string(const RequestFields&)>& value) const;
+  // Of operations with several tensors: all ranks have as many.
+  Status CheckParts(const Slot& slot) const;
   Status Validate(const Slot& slot) const;
   // Ranks that joined take part in what zeros do not falsify.
   Status ValidateJoined(const Slot& slot) const;
@@ -125,10 +146,12 @@ struct Coordinator::Impl {
   // `fresh`: null when the rank asks again for what was agreed on last.
   Status Ask(Slot& slot, int rank, Fields fresh, Time now);
   static std::string SlotKey(uint32_t group, std::string_view name);
+  Slot& FindOrMake(Group& group, const std::string& name, std::vector<int> pair);
   Status AskInFull(int rank, const RequestFields& fields, Time now);
   Status Join(Group& group, int member);
   Status CheckLeft(const Group& group) const;
   void Cancel(int rank, const CancelRequest& cancel);
+  Status Refuse(int rank, const Refusal& refusal);
   void Leave(int rank);
 
   // groups: coordinator_groups.cc

@@ -23,6 +23,12 @@ std::string Number(double value) {
 
 bool IsPointToPoint(Collective kind) { return kind == Collective::kSend || kind == Collective::kReceive; }
 
+// A rank that refuses one name again and again, while others never ask for it, costs no more memory than this.
+constexpr size_t kMostDebts = 4096;
+
+// What one tensor of an operation is called after the operation's name, which is its first tensor's.
+std::string PartSuffix(int part) { return part == 0 ? "" : "/" + std::to_string(part); }
+
 }  // namespace
 
 std::string PointToPointName(int from, int to, int64_t tag) {
@@ -56,6 +62,54 @@ void Coordinator::Impl::Fail(Slot& slot, const Status& status) {
     if (slot.asked[i] != 0) Tell(slot, i, status);
   }
   Reset(slot);
+}
+
+void Coordinator::Impl::FailOne(Slot& slot, size_t i, const Status& status) {
+  Tell(slot, i, status);
+  slot.asked[i] = 0;
+  slot.fresh[i] = nullptr;
+  if (--slot.asked_count == 0) Reset(slot);
+}
+
+void Coordinator::Impl::Owe(Slot& slot, size_t i, Status status, bool whole) {
+  if (slot.owed.size() >= kMostDebts) return;
+  slot.owed.push_back({.participant = i, .status = std::move(status), .whole = whole});
+  ++owed;
+}
+
+std::optional<Coordinator::Impl::Debt> Coordinator::Impl::TakeDebt(Slot& slot, size_t i) {
+  const auto found = std::find_if(slot.owed.begin(), slot.owed.end(), [&](const Debt& debt) { return debt.participant == i; });
+  if (found == slot.owed.end()) return std::nullopt;
+  Debt debt = std::move(*found);
+  slot.owed.erase(found);
+  --owed;
+  return debt;
+}
+
+bool Coordinator::Impl::MayAsk(const Slot& slot, size_t i) const {
+  return !ranks[WorldRank(slot, i)].left && !slot.group->joined[slot.point_to_point ? slot.pair[i] : static_cast<int>(i)];
+}
+
+void Coordinator::Impl::FailOthers(Group& group, const std::string& name, int part, int parts, size_t i, const Status& status) {
+  const std::string first = name.substr(0, name.size() - PartSuffix(part).size());
+  for (int other = 0; other < parts; ++other) {
+    if (other == part) continue;
+    Slot& slot = FindOrMake(group, first + PartSuffix(other), {});
+    if (slot.asked[i] == 0) {
+      Owe(slot, i, status, /*whole=*/false);
+    } else if (slot.active_at != SIZE_MAX) {
+      FailOne(slot, i, status);
+    }
+  }
+}
+
+void Coordinator::Impl::FailWhole(Slot& slot, const Status& status) {
+  std::vector<std::pair<size_t, Fields>> given;
+  for (size_t i = 0; i < slot.participants(); ++i) {
+    if (slot.asked[i] != 0) given.emplace_back(i, slot.Request(i));
+  }
+  Fail(slot, status);
+  for (const auto& [i, fields] : given) FailOthers(*slot.group, slot.name, fields->part, fields->parts, i, status);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------- comparison
@@ -132,6 +186,19 @@ Status Coordinator::Impl::Validate(const Slot& slot) const {
   return OkStatus();
 }
 
+Status Coordinator::Impl::CheckParts(const Slot& slot) const {
+  int parts = 0;
+  bool same = true;
+  for (size_t i = 0; i < slot.participants(); ++i) {
+    if (slot.asked[i] == 0) continue;
+    same = same && (parts == 0 || slot.Request(i)->parts == parts);
+    parts = slot.Request(i)->parts;
+  }
+  if (same) return OkStatus();
+  return Agree(slot, "number of tensors",
+               [](const RequestFields& f) { return std::to_string(f.parts) + (f.parts == 1 ? " tensor" : " tensors"); });
+}
+
 // Ranks that joined take part in what zeros do not falsify.
 Status Coordinator::Impl::ValidateJoined(const Slot& slot) const {
   std::vector<int> joined;
@@ -165,6 +232,7 @@ void Coordinator::Impl::FinishIfComplete(Slot& slot) {
   if (!Complete(slot)) return;
   const bool with_joined = slot.asked_count < static_cast<int>(slot.participants());
   if (slot.changed || with_joined) {
+    if (const Status unequal = CheckParts(slot); !unequal.ok()) return FailWhole(slot, unequal);
     Status status = Validate(slot);
     if (status.ok() && with_joined) status = ValidateJoined(slot);
     if (!status.ok()) return Fail(slot, status);
@@ -187,16 +255,17 @@ Status Coordinator::Impl::CheckLeft(const Slot& slot) const {
 Status Coordinator::Impl::Ask(Slot& slot, int rank, Fields fresh, Time now) {
   const int i = Participant(slot, rank);
   if (i < 0) return DataLossError("rank " + std::to_string(rank) + " is no member of group " + slot.group->name);
-  if (slot.owed[i] != 0) {
-    slot.owed[i] = 0;
-    Tell(slot, i, slot.owed_status);
-    --owed;
-    if (--slot.owed_count == 0) slot.owed_status = OkStatus();
-    return OkStatus();
-  }
   if (slot.asked[i] != 0) return DataLossError("'" + slot.name + "' was asked for twice");
   if (fresh == nullptr && slot.agreed[i] == nullptr)
     return DataLossError("number " + std::to_string(slot.id) + " was never agreed on");
+  if (!slot.owed.empty()) {
+    if (const std::optional<Debt> debt = TakeDebt(slot, static_cast<size_t>(i)); debt.has_value()) {
+      Tell(slot, i, debt->status);
+      const RequestFields& fields = fresh != nullptr ? *fresh : *slot.agreed[i];
+      if (debt->whole) FailOthers(*slot.group, slot.name, fields.part, fields.parts, i, debt->status);
+      return OkStatus();
+    }
+  }
   if (slot.asked_count == 0) {
     slot.since = now;
     slot.active_at = active.size();
@@ -243,6 +312,8 @@ Status Coordinator::Impl::AskInFull(int rank, const RequestFields& fields, Time 
   if (fields.kind == Collective::kJoin) return Join(of, in_group);
   if (fields.root >= members || fields.peer >= members || fields.name.empty())
     return DataLossError("'" + fields.name + "' names no rank of its group");
+  if (!fields.name.ends_with(PartSuffix(fields.part)))
+    return DataLossError("'" + fields.name + "' as tensor " + std::to_string(fields.part) + " of an operation");
   std::vector<int> pair;
   if (IsPointToPoint(fields.kind)) {
     pair = fields.kind == Collective::kSend ? std::vector{in_group, fields.peer} : std::vector{fields.peer, in_group};
@@ -252,23 +323,27 @@ Status Coordinator::Impl::AskInFull(int rank, const RequestFields& fields, Time 
   } else if (fields.name[0] == '\x1f') {
     return DataLossError("a reserved name");
   }
-  const auto [id, created] = slot_ids.try_emplace(SlotKey(fields.group, fields.name), next_slot);
+  return Ask(FindOrMake(of, fields.name, std::move(pair)), rank, std::make_shared<const RequestFields>(fields), now);
+}
+
+// `pair`: group ranks of sender and receiver; empty for what all members take part in.
+Coordinator::Impl::Slot& Coordinator::Impl::FindOrMake(Group& group, const std::string& name, std::vector<int> pair) {
+  const auto [id, created] = slot_ids.try_emplace(SlotKey(group.id, name), next_slot);
   if (created) {
     auto slot = std::make_unique<Slot>();
     slot->id = next_slot++;
-    slot->group = &of;
-    slot->name = fields.name;
+    slot->group = &group;
+    slot->name = name;
     slot->point_to_point = !pair.empty();
     slot->pair = std::move(pair);
-    const size_t participants = slot->point_to_point ? 2 : of.ranks.size();
+    const size_t participants = slot->point_to_point ? 2 : group.ranks.size();
     slot->agreed.resize(participants);
     slot->fresh.resize(participants);
     slot->asked.resize(participants);
     slot->known.resize(participants);
-    slot->owed.resize(participants);
     slots[slot->id] = std::move(slot);
   }
-  return Ask(*slots[id->second], rank, std::make_shared<const RequestFields>(fields), now);
+  return *slots[id->second];
 }
 
 Status Coordinator::Impl::Join(Group& group, int member) {
@@ -311,13 +386,44 @@ void Coordinator::Impl::Cancel(int rank, const CancelRequest& cancel) {
   if (i < 0 || slot.asked[i] == 0 || slot.active_at == SIZE_MAX) return;  // agreed on already: it runs
   const Status status = CancelledError(Quoted(slot) + ": rank " + std::to_string(rank) + " gave up waiting for it; " + Asked(slot));
   for (size_t other = 0; other < slot.participants(); ++other) {
-    if (slot.asked[other] != 0 || slot.owed[other] != 0 || ranks[WorldRank(slot, other)].left) continue;
-    slot.owed[other] = 1;
-    ++slot.owed_count;
-    ++owed;
+    if (slot.asked[other] == 0 && MayAsk(slot, other)) Owe(slot, other, status, /*whole=*/false);
   }
-  slot.owed_status = status;
   Fail(slot, status);
+}
+
+// DataLoss: the rank broke the protocol.
+Status Coordinator::Impl::Refuse(int rank, const Refusal& refusal) {
+  const auto found = groups.find(refusal.group);
+  if (found == groups.end() || found->second.index[rank] < 0) {
+    return DataLossError("a refusal of '" + refusal.name + "' in group number " + std::to_string(refusal.group) + ", which rank " +
+                         std::to_string(rank) + " is no member of");
+  }
+  Group& group = found->second;
+  if (refusal.name.empty() || refusal.name[0] == '\x1f') return DataLossError("a refusal of a reserved name");
+  Slot& slot = FindOrMake(group, refusal.name, {});
+  const auto me = static_cast<size_t>(Participant(slot, rank));
+  if (slot.asked[me] != 0) return DataLossError("'" + slot.name + "' was refused after it was asked for");
+  // Another rank has ended this one already: nobody is to hear of it twice.
+  bool over = false;
+  for (int part = 0; part < std::max(refusal.parts, 1); ++part) {
+    const auto id = slot_ids.find(SlotKey(group.id, refusal.name + PartSuffix(part)));
+    if (id != slot_ids.end() && TakeDebt(*slots[id->second], me).has_value()) over = true;
+  }
+  if (over) return OkStatus();
+  const bool whole = refusal.parts > 0;
+  const Status status = InvalidArgumentError(Quoted(slot) + ": " + Who(rank) + " does not take part: " + refusal.why +
+                                             (slot.asked_count > 0 ? "; " + Asked(slot) : ""));
+  for (size_t i = 0; i < slot.participants(); ++i) {
+    if (i == me || !MayAsk(slot, i)) continue;
+    if (slot.asked[i] == 0) {
+      Owe(slot, i, status, whole);
+      continue;
+    }
+    const Fields fields = slot.Request(i);
+    FailOne(slot, i, status);
+    if (whole) FailOthers(group, slot.name, fields->part, fields->parts, i, status);
+  }
+  return OkStatus();
 }
 
 void Coordinator::Impl::Leave(int rank) {

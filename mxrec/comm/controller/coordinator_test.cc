@@ -367,6 +367,101 @@ TEST(CoordinatorTest, ACancelledNameFailsForThoseWhoAskedAndOnceForThoseWhoCome)
   EXPECT_THAT(agreement.executions, SizeIs(2));
 }
 
+TEST(CoordinatorTest, ARefusalFailsThatOperationOfTheOthersOnceForEachTime) {
+  Told told(3);
+  const auto refuse = [&](int rank, std::string name, int parts) {
+    Requests requests;
+    requests.refusals = {{.group = kWorldGroup, .name = std::move(name), .parts = parts, .why = "the splits are wrong"}};
+    return told.Take(rank, requests);
+  };
+  const auto failed = [&](int rank) {
+    std::vector<std::string> names;
+    for (const NameError& error : told.Next(rank).errors) {
+      EXPECT_EQ(error.status.code(), StatusCode::kInvalidArgument);
+      EXPECT_THAT(std::string(error.status.message()), HasSubstr("rank 1 does not take part: the splits are wrong"));
+      names.push_back(error.name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  // Rank 0 has asked, rank 2 has not.
+  ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+  ASSERT_TRUE(refuse(1, "a", 1).ok());
+  EXPECT_THAT(failed(0), ElementsAre("a"));
+  EXPECT_EQ(told->waiting(), 0);
+  ASSERT_TRUE(told.Ask(2, AllReduceOf("a")).ok());
+  EXPECT_THAT(failed(2), ElementsAre("a"));
+  // What comes next runs.
+  told.AskAll(AllReduceOf("a"));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(told.Next(rank).executions, SizeIs(1));
+  // Twice before the others come: they hear of it twice. Who refuses the same itself hears nothing, and nobody does of that.
+  ASSERT_TRUE(refuse(1, "a", 1).ok());
+  ASSERT_TRUE(refuse(1, "a", 1).ok());
+  for (int time = 0; time < 2; ++time) {
+    ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
+    EXPECT_THAT(failed(0), ElementsAre("a"));
+    ASSERT_TRUE(refuse(2, "a", 1).ok());
+  }
+  told.AskAll(AllReduceOf("a"));
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(told.Next(rank).executions, SizeIs(1));
+  // Of several tensors all fail, in whatever order they were asked for.
+  RequestFields first = AllReduceOf("b"), second = AllReduceOf("b/1");
+  first.parts = second.parts = 2;
+  second.part = 1;
+  ASSERT_TRUE(told.Ask(0, second).ok());
+  ASSERT_TRUE(refuse(1, "b", 2).ok());
+  ASSERT_TRUE(told.Ask(0, first).ok());
+  EXPECT_THAT(failed(0), ElementsAre("b", "b/1"));
+  ASSERT_TRUE(told.Ask(2, first).ok());
+  ASSERT_TRUE(told.Ask(2, second).ok());
+  EXPECT_THAT(failed(2), ElementsAre("b", "b/1"));
+  EXPECT_EQ(told->waiting(), 0);
+  told.AskAll(first);
+  told.AskAll(second);
+  for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(told.Next(rank).executions[0]->tensors, SizeIs(2));
+  EXPECT_FALSE(told->OthersWaitFor(0));
+  EXPECT_FALSE(refuse(1, "\x1fjoin", 1).ok());
+}
+
+TEST(CoordinatorTest, ListsOfUnequalLengthFailAsAWhole) {
+  Told told(3);
+  const auto tensor = [](int part, int parts) {
+    RequestFields fields = AllReduceOf(part == 0 ? "g" : "g/" + std::to_string(part), {part + 1});
+    fields.origin = "line " + std::to_string(parts);
+    fields.part = part;
+    fields.parts = parts;
+    return fields;
+  };
+  const auto failed = [&](int rank) {
+    size_t errors = 0;
+    for (const NameError& error : told.Next(rank).errors) {
+      EXPECT_THAT(std::string(error.status.message()),
+                  HasSubstr("the ranks disagree about the number of tensors: ranks 0, 2 have 3 tensors (line 3); rank 1 has 1 "
+                            "tensor (line 1)"));
+      ++errors;
+    }
+    return errors;
+  };
+  const int counts[] = {3, 1, 3};
+  for (int time = 0; time < 2; ++time) {
+    // Rank 2 tells of its first tensor last of all.
+    ASSERT_TRUE(told.Ask(2, tensor(2, 3)).ok());
+    for (const int rank : {0, 1}) {
+      for (int part = 0; part < counts[rank]; ++part) ASSERT_TRUE(told.Ask(rank, tensor(part, counts[rank])).ok());
+    }
+    ASSERT_TRUE(told.Ask(2, tensor(0, 3)).ok());
+    EXPECT_EQ(failed(0), 3);
+    EXPECT_EQ(failed(1), 1);
+    ASSERT_TRUE(told.Ask(2, tensor(1, 3)).ok());
+    EXPECT_EQ(failed(2), 3);
+    EXPECT_EQ(told->waiting(), 0);
+    // The next operation of as many on all ranks runs.
+    for (int part = 0; part < 2; ++part) told.AskAll(tensor(part, 2));
+    for (int rank = 0; rank < 3; ++rank) EXPECT_THAT(told.Next(rank).executions[0]->tensors, SizeIs(2));
+  }
+  EXPECT_FALSE(told->OthersWaitFor(0));
+}
+
 TEST(CoordinatorTest, GroupsHaveNamesOfTheirOwn) {
   Told told(3);
   for (const int rank : {2, 0}) {

@@ -116,6 +116,8 @@ void WriteFields(const RequestFields& fields, WireWriter& out) {
   out.Signed(fields.tag);
   out.SignedList(fields.splits);
   out.Byte(static_cast<uint8_t>(fields.wire));
+  out.Unsigned(static_cast<uint64_t>(fields.parts));
+  out.Unsigned(static_cast<uint64_t>(fields.part));
 }
 
 RequestFields ReadFields(WireReader& in) {
@@ -139,6 +141,9 @@ RequestFields ReadFields(WireReader& in) {
   fields.tag = in.Signed();
   fields.splits = in.SignedList();
   fields.wire = ReadDType(in);
+  fields.parts = static_cast<int>(in.Unsigned(kMaxParts));
+  fields.part = static_cast<int>(in.Unsigned(kMaxParts));
+  if (fields.part >= fields.parts) in.Fail();
   // What a sender has checked; a shape's elements must be countable, here too.
   uint64_t elements = 1;
   if (fields.shape.size() > kMaxDims) in.Fail();
@@ -221,8 +226,8 @@ Execution ReadExecution(WireReader& in, size_t* budget) {
 Difference Compare(const RequestFields& a, const RequestFields& b) {
   if (a.kind != b.kind || a.group != b.group || a.dtype != b.dtype || a.op != b.op || a.prescale != b.prescale ||
       a.postscale != b.postscale || a.divide_by_size != b.divide_by_size || a.root != b.root || a.peer != b.peer ||
-      a.tag != b.tag || a.wire != b.wire || a.shape.size() != b.shape.size() || a.splits.size() != b.splits.size() ||
-      a.name != b.name) {
+      a.tag != b.tag || a.wire != b.wire || a.parts != b.parts || a.part != b.part || a.shape.size() != b.shape.size() ||
+      a.splits.size() != b.splits.size() || a.name != b.name) {
     return Difference::kMore;
   }
   if (!a.shape.empty() && !std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1)) return Difference::kMore;
@@ -240,6 +245,13 @@ std::string EncodeRequests(const Requests& requests) {
   WireWriter out(&bytes);
   out.Unsigned(requests.finished);
   out.Byte(requests.leaves ? 1 : 0);
+  out.Unsigned(requests.refusals.size());
+  for (const Refusal& refusal : requests.refusals) {
+    out.Unsigned(refusal.group);
+    out.Bytes(refusal.name);
+    out.Unsigned(static_cast<uint64_t>(refusal.parts));
+    out.Bytes(refusal.why);
+  }
   WriteIds(requests.ids, out);
   out.Unsigned(requests.rows.size());
   for (const RequestRows& rows : requests.rows) {
@@ -270,6 +282,13 @@ Result<Requests> DecodeRequests(std::string_view bytes) {
   const uint8_t leaves = in.Byte();
   if (leaves > 1) in.Fail();
   requests.leaves = leaves == 1;
+  for (uint64_t count = in.Count(4); count > 0 && in.ok(); --count) {
+    Refusal& refusal = requests.refusals.emplace_back();
+    refusal.group = ReadGroup(in);
+    refusal.name = in.Bytes(kMaxNameBytes);
+    refusal.parts = static_cast<int>(in.Unsigned(kMaxParts));
+    refusal.why = in.Bytes(kMaxReasonBytes);
+  }
   size_t budget = kMaxIdsInMessage;
   requests.ids = ReadIds(in, &budget);
   requests.rows.resize(in.Count(3));

@@ -19,7 +19,10 @@ namespace mxrec {
 
 inline constexpr size_t kMaxNameBytes = 1024;
 inline constexpr size_t kMaxOriginBytes = 4096;
+inline constexpr size_t kMaxReasonBytes = 4096;
 inline constexpr size_t kMaxDims = 64;
+// Tensors of one operation.
+inline constexpr int kMaxParts = 1 << 16;
 inline constexpr uint32_t kWorldGroup = 0;
 // Numbers in one message, however short their runs are written. A sender with more of them sends several messages.
 inline constexpr size_t kMaxIdsInMessage = 1 << 16;
@@ -42,6 +45,8 @@ struct RequestFields {
   int64_t tag = 0;
   std::vector<int64_t> splits;
   DType wire = DType::kFloat32;
+  int parts = 1;
+  int part = 0;
 };
 
 // Whether a and b differ in nothing, in rows alone (the first dimension, splits), or in more. Origins do not count.
@@ -66,16 +71,28 @@ struct CancelRequest {
   std::string name;
 };
 
+// This rank does not take part in an operation that it has not asked for.
+struct Refusal {
+  uint32_t group = 0;
+  std::string name;  // of its first tensor
+  int parts = 0;     // how many tensors it would have given, all of which are refused; 0: the one of this name alone
+  std::string why;
+};
+
 // Rank to rank 0.
 struct Requests {
   uint64_t finished = 0;  // executions that this rank has completed
+  // They come first: what is asked for under one of these names is a later operation.
+  std::vector<Refusal> refusals;
   std::vector<uint64_t> ids;
   std::vector<RequestRows> rows;
   std::vector<RequestFields> full;
   std::vector<CancelRequest> cancels;
   std::vector<GroupRequest> groups;
   bool leaves = false;
-  bool empty() const { return ids.empty() && rows.empty() && full.empty() && cancels.empty() && groups.empty() && !leaves; }
+  bool empty() const {
+    return refusals.empty() && ids.empty() && rows.empty() && full.empty() && cancels.empty() && groups.empty() && !leaves;
+  }
 };
 
 // One tensor of an execution.

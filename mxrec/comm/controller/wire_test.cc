@@ -24,6 +24,8 @@ RequestFields Fields(std::string name) {
   fields.tag = -9;
   fields.splits = {3, 4};
   fields.wire = DType::kFloat16;
+  fields.parts = 3;
+  fields.part = 2;
   return fields;
 }
 
@@ -33,6 +35,7 @@ TEST(WireTest, RequestsSurviveTheWay) {
   requests.ids = {5, 6, 7, 1'000'000};
   requests.rows = {{.id = 8, .rows = 3, .splits = {1, 2}}};
   requests.full = {Fields("a"), Fields(std::string(kMaxNameBytes, 'x'))};
+  requests.refusals = {{.group = 1, .name = "r", .parts = 2, .why = "no"}};
   requests.cancels = {{.group = 1, .name = "b"}};
   requests.groups = {{.remove = true, .name = "g", .ranks = {}}, {.remove = false, .name = "h", .ranks = {2, 0}}};
   requests.leaves = true;
@@ -44,6 +47,11 @@ TEST(WireTest, RequestsSurviveTheWay) {
   EXPECT_EQ(Compare(found.full[0], requests.full[0]), Difference::kNone);
   EXPECT_EQ(found.full[0].origin, requests.full[0].origin);
   EXPECT_EQ(found.full[1].name, requests.full[1].name);
+  ASSERT_EQ(found.refusals.size(), 1);
+  EXPECT_EQ(found.refusals[0].group, 1);
+  EXPECT_EQ(found.refusals[0].name, "r");
+  EXPECT_EQ(found.refusals[0].parts, 2);
+  EXPECT_EQ(found.refusals[0].why, "no");
   EXPECT_EQ(found.cancels[0].name, "b");
   EXPECT_TRUE(found.groups[0].remove);
   EXPECT_EQ(found.groups[1].ranks, requests.groups[1].ranks);
@@ -125,6 +133,9 @@ TEST(WireTest, CompareTellsRowsFromTheRest) {
   other.splits = {4, 4};
   EXPECT_EQ(Compare(fields, other), Difference::kRows);
   other.shape[1] = 1;
+  EXPECT_EQ(Compare(fields, other), Difference::kMore);
+  other = fields;
+  other.parts = 4;
   EXPECT_EQ(Compare(fields, other), Difference::kMore);
   other = fields;
   other.op = ReduceOp::kMin;
