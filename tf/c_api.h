@@ -48,6 +48,11 @@ MXREC_EXPORT const char* mxrec_comm_start();
 MXREC_EXPORT void mxrec_comm_shutdown();
 MXREC_EXPORT void mxrec_comm_leave();
 MXREC_EXPORT const char* mxrec_comm_health();
+// Tells the other ranks of a group that this one does not take part in the operation of `parts` tensors that it would have asked
+// for by this name, and why (Communicator::Refuse).
+MXREC_EXPORT void mxrec_comm_refuse(const char* group, const char* name, int parts, const char* why);
+// Writes the number of each rank's machine (Communicator::Machines), of the first `capacity` ranks.
+MXREC_EXPORT const char* mxrec_comm_machines(int* machines, int capacity);
 // What the present communicator has done, as in CommStats (mxrec/comm/communicator.h), field after field in its order: the first
 // `count` of them. Zeros when there is none.
 MXREC_EXPORT void mxrec_comm_stats(uint64_t* values, int count);

@@ -49,6 +49,8 @@ struct State {
   std::vector<std::function<void(const Status&)>> starters;
   // Not handed on yet: the communicator is being made.
   std::vector<CommRequest> waiting;
+  // Likewise; they go first.
+  std::vector<std::pair<CommRequest, Status>> refusals;
   std::unordered_map<std::string, Running> running;
   std::map<std::string, Communicator::Handler> services;
 };
@@ -93,6 +95,7 @@ void MakeCommunicator() {
   if (made.ok()) communicator = std::move(*made);
   std::vector<std::function<void(const Status&)>> starters;
   std::vector<CommRequest> waiting;
+  std::vector<std::pair<CommRequest, Status>> refusals;
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
     if (communicator != nullptr) {
@@ -103,6 +106,10 @@ void MakeCommunicator() {
     state.phase = made.ok() ? Phase::kReady : Phase::kFailed;
     starters.swap(state.starters);
     waiting.swap(state.waiting);
+    refusals.swap(state.refusals);
+  }
+  for (const auto& [request, why] : refusals) {
+    if (communicator != nullptr) communicator->Refuse(request, why);
   }
   for (CommRequest& request : waiting) {
     if (communicator != nullptr) {
@@ -265,6 +272,22 @@ void SubmitComm(std::vector<CommRequest> requests, const void* owner, bool repea
   }
 }
 
+void RefuseComm(CommRequest request, Status why) {
+  State& state = GetState();
+  std::shared_ptr<Communicator> communicator;
+  {
+    const std::lock_guard<std::mutex> lock(state.mutex);
+    if (state.running.contains(KeyOf(request.group, request.name))) return;
+    StartLocked(state);
+    if (state.phase == Phase::kStarting) {
+      state.refusals.emplace_back(std::move(request), std::move(why));
+      return;
+    }
+    communicator = state.communicator;
+  }
+  if (communicator != nullptr) communicator->Refuse(request, why);
+}
+
 void CancelComm(const std::string& group, const std::string& name, const void* owner) {
   State& state = GetState();
   std::shared_ptr<Communicator> communicator;
@@ -393,6 +416,15 @@ void LeaveComm() {
   if (communicator == nullptr) return;
   const Status left = communicator->Shutdown();
   if (!left.ok()) MXREC_LOG(DEBUG) << "end of the collective runtime: " << left.message();
+}
+
+Result<std::vector<int>> CommMachines() {
+  if (ConfiguredComm().size == 1) return std::vector<int>{0};
+  MXREC_RETURN_IF_ERROR(StartCommAndWait());
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  if (state.communicator == nullptr) return FailedPreconditionError("the collective runtime has been shut down");
+  return state.communicator->Machines();
 }
 
 Status CommHealth() {

@@ -30,6 +30,9 @@ Status StartCommAndWait();
 // runs, a `repeatable` one waits for its turn (one node that runs in two sessions); another one ends with AlreadyExists. `owner`,
 // never null, tells requests of one name apart.
 void SubmitComm(std::vector<CommRequest> requests, const void* owner, bool repeatable);
+// Tells the other ranks, when the communicator is there, that this one does not take part (Communicator::Refuse). Nothing while the
+// name runs here.
+void RefuseComm(CommRequest request, Status why);
 // The request of this name and owner ends with Cancelled, if it has not ended yet.
 void CancelComm(const std::string& group, const std::string& name, const void* owner);
 
@@ -42,6 +45,8 @@ void ShutdownComm(std::function<void(const Status&)> done);
 // Ends it without waiting for anybody: at the end of the process.
 void LeaveComm();
 
+// Of each rank the number of its machine (Communicator::Machines); has a communicator made when there is none.
+Result<std::vector<int>> CommMachines();
 // OK, or why the communicator could not be made or is broken.
 Status CommHealth();
 // Of the present communicator; zeros when there is none.

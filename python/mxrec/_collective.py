@@ -4,14 +4,17 @@ Works in graphs and in eager mode. The world, its groups and the ops under the o
 
 An op that has no `name` goes by the name of its node, which every rank has to build alike; ops with one name must not run at the
 same time (AlreadyExistsError). What the ranks disagree on (type, shape, reduction, root) is an InvalidArgumentError on all of them.
-When a rank is gone or silent, InternalError names it, and everything later fails with it too.
+When a rank is gone or silent, InternalError names it, and everything later fails with it too. In eager mode a call that is refused
+here, before it asks (a wrong argument), fails on the other ranks too, which would wait for it: InvalidArgumentError says which rank
+and why. A graph that cannot be built runs nowhere.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -21,7 +24,8 @@ from mxrec import _groups, _loader
 
 REDUCTIONS = ("sum", "min", "max", "prod", "adasum")
 WIRES = (None, "float16", "bfloat16")
-_OWN_PACKAGES = ("mxrec.", "npu_bridge.", "npu_device.", "hccl.", "tensorflow.", "tf_keras.", "keras.", "horovod.")
+_SUMMABLE = ("uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+_OWN_PACKAGES = ("mxrec.", "npu_bridge.", "npu_device.", "hccl.", "tensorflow.", "tf_keras.", "keras.", "horovod.", "contextlib.")
 
 
 def _line() -> str:
@@ -54,6 +58,53 @@ def arguments(group: str, name: str | None) -> dict[str, Any]:
   # TensorFlow allows fewer characters in the name of a node than there may be in ours.
   node = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name or "").lstrip("_\\/>-")
   return {"group": group, "tensor_name": name or "", "name": node or None}
+
+
+def _own_arguments(group: str, name: str | None) -> dict[str, Any]:
+  """The attributes of the Mxrec collective ops. An op that runs at once has no node into which note_line could write."""
+  return {**arguments(group, name), "line": _line() if tf.executing_eagerly() else ""}
+
+
+@contextlib.contextmanager
+def before_asking(kind: str, group: str, name: str | None, parts: int = 1) -> Iterator[None]:
+  """What is raised inside, before a collective op is asked for, is told to the other ranks in eager mode: they wait for this one.
+
+  Args:
+    kind: the type of the op, which is the name of one that has no other.
+    group: its group; an unknown one, or one without this rank, is told to nobody.
+    name: as for the op.
+    parts: its number of tensors.
+  """
+  try:
+    yield
+  except (ValueError, TypeError, NotImplementedError) as error:
+    if tf.executing_eagerly() and not getattr(error, "mxrec_told", False):
+      error.mxrec_told = True  # type: ignore[attr-defined]
+      with contextlib.suppress(ValueError):
+        if (_groups.world().rank or 0) in _groups.ranks_of(group):
+          _groups.refuse(group, name or kind, max(parts, 1), f"{error} ({_line()})")
+    raise
+
+
+def _parts(values: Any) -> int:
+  return len(values) if isinstance(values, (list, tuple)) else 1
+
+
+def _nothing(kind: str, group: str, name: str | None) -> list[tf.Tensor]:
+  """The result for an empty list, which asks for nothing: ranks with tensors hear of it in eager mode."""
+  ranks = _groups.ranks_of(group)
+  if tf.executing_eagerly() and len(ranks) > 1 and (_groups.world().rank or 0) in ranks:
+    _groups.refuse(group, name or kind, 1, f"it gave an empty list of tensors ({_line()})")
+  return []
+
+
+def _check_summable(tensors: Sequence[tf.Tensor]) -> None:
+  """TypeError for what cannot be reduced."""
+  for number, tensor in enumerate(tensors):
+    if tensor.dtype.base_dtype.name not in _SUMMABLE:
+      raise TypeError(
+        f"tensors of type {tensor.dtype.base_dtype.name} cannot be reduced: input {number}, of {', '.join(_SUMMABLE)}"
+      )
 
 
 def _tensors(values: Any) -> tuple[list[tf.Tensor], bool]:
@@ -102,14 +153,18 @@ def allreduce(
 
   Raises:
     ValueError: a wrong argument; an unknown group.
+    TypeError: a tensor of another type.
   """
-  if wire not in WIRES:
-    raise ValueError(f"wire must be float16, bfloat16 or None: got {wire!r}")
-  tensors, alone = _tensors(values)
-  if not tensors:
-    return []
-  scaling = _scaling(reduction, average, prescale, postscale)
-  results = note_line(list(_loader.ops.mxrec_all_reduce(tensors, **scaling, wire=wire or "", **arguments(group, name))))
+  with before_asking("MxrecAllReduce", group, name, _parts(values)):
+    if wire not in WIRES:
+      raise ValueError(f"wire must be float16, bfloat16 or None: got {wire!r}")
+    tensors, alone = _tensors(values)
+    if not tensors:
+      return _nothing("MxrecAllReduce", group, name)
+    scaling = _scaling(reduction, average, prescale, postscale)
+    _check_summable(tensors)
+    attributes = {**scaling, "wire": wire or "", **_own_arguments(group, name)}
+  results = note_line(list(_loader.ops.mxrec_all_reduce(tensors, **attributes)))
   return results[0] if alone else results
 
 
@@ -138,14 +193,17 @@ def reducescatter(
 
   Raises:
     ValueError: a wrong argument; an unknown group.
+    TypeError: a tensor of another type.
   """
-  if reduction == "adasum":
-    raise ValueError("reducescatter has no reduction adasum")
-  tensors, alone = _tensors(values)
-  if not tensors:
-    return []
-  scaling = _scaling(reduction, average, prescale, postscale)
-  results = note_line(list(_loader.ops.mxrec_reduce_scatter(tensors, **scaling, **arguments(group, name))))
+  with before_asking("MxrecReduceScatter", group, name, _parts(values)):
+    if reduction == "adasum":
+      raise ValueError("reducescatter has no reduction adasum")
+    tensors, alone = _tensors(values)
+    if not tensors:
+      return _nothing("MxrecReduceScatter", group, name)
+    attributes = {**_scaling(reduction, average, prescale, postscale), **_own_arguments(group, name)}
+    _check_summable(tensors)
+  results = note_line(list(_loader.ops.mxrec_reduce_scatter(tensors, **attributes)))
   return results[0] if alone else results
 
 
@@ -163,10 +221,12 @@ def allgather(values: Any, group: str = _groups.WORLD, name: str | None = None) 
   Raises:
     ValueError: a scalar; an unknown group.
   """
-  tensors, alone = _tensors(values)
-  if not tensors:
-    return [], tf.zeros([0, len(_groups.ranks_of(group))], tf.int64)
-  output, rows = _loader.ops.mxrec_all_gather(tensors, **arguments(group, name))
+  with before_asking("MxrecAllGather", group, name, _parts(values)):
+    tensors, alone = _tensors(values)
+    if not tensors:
+      return _nothing("MxrecAllGather", group, name), tf.zeros([0, len(_groups.ranks_of(group))], tf.int64)
+    attributes = _own_arguments(group, name)
+  output, rows = _loader.ops.mxrec_all_gather(tensors, **attributes)
   results = note_line(list(output))
   rows = tf.ensure_shape(rows, [len(tensors), len(_groups.ranks_of(group))])
   return (results[0], rows[0]) if alone else (results, rows)
@@ -187,13 +247,15 @@ def broadcast(values: Any, root_rank: int, group: str = _groups.WORLD, name: str
   Raises:
     ValueError: no such rank; an unknown group.
   """
-  size = len(_groups.ranks_of(group))
-  if not isinstance(root_rank, int) or isinstance(root_rank, bool) or not 0 <= root_rank < size:
-    raise ValueError(f"root_rank must be a rank of group {group!r}, 0 to {size - 1}: got {root_rank!r}")
-  tensors, alone = _tensors(values)
-  if not tensors:
-    return []
-  results = note_line(list(_loader.ops.mxrec_broadcast(tensors, root_rank=root_rank, **arguments(group, name))))
+  with before_asking("MxrecBroadcast", group, name, _parts(values)):
+    size = len(_groups.ranks_of(group))
+    if not isinstance(root_rank, int) or isinstance(root_rank, bool) or not 0 <= root_rank < size:
+      raise ValueError(f"root_rank must be a rank of group {group!r}, 0 to {size - 1}: got {root_rank!r}")
+    tensors, alone = _tensors(values)
+    if not tensors:
+      return _nothing("MxrecBroadcast", group, name)
+    attributes = _own_arguments(group, name)
+  results = note_line(list(_loader.ops.mxrec_broadcast(tensors, root_rank=root_rank, **attributes)))
   return results[0] if alone else results
 
 
@@ -212,16 +274,18 @@ def alltoall(value: Any, splits: Any = None, group: str = _groups.WORLD, name: s
   Raises:
     ValueError: a scalar; an unknown group.
   """
-  value = tf.convert_to_tensor(value)
-  splits = tf.zeros([0], tf.int64) if splits is None else tf.cast(splits, tf.int64)
-  output, received = _loader.ops.mxrec_all_to_all(value, splits, **arguments(group, name))
+  with before_asking("MxrecAllToAll", group, name):
+    value = tf.convert_to_tensor(value)
+    splits = tf.zeros([0], tf.int64) if splits is None else tf.cast(splits, tf.int64)
+    attributes = _own_arguments(group, name)
+  output, received = _loader.ops.mxrec_all_to_all(value, splits, **attributes)
   note_line(output)
   return output, tf.ensure_shape(received, [len(_groups.ranks_of(group))])
 
 
 def barrier(group: str = _groups.WORLD, name: str | None = None) -> Any:
   """Waits until all ranks are here. The op (None in eager mode, where it has run)."""
-  return note_line(_loader.ops.mxrec_barrier(**arguments(group, name)))
+  return note_line(_loader.ops.mxrec_barrier(**_own_arguments(group, name)))
 
 
 def join(group: str = _groups.WORLD, name: str | None = None) -> tf.Tensor:
@@ -230,7 +294,7 @@ def join(group: str = _groups.WORLD, name: str | None = None) -> tf.Tensor:
   Returns:
     int32 scalar, the rank that joined last.
   """
-  return note_line(_loader.ops.mxrec_join(**arguments(group, name)))
+  return note_line(_loader.ops.mxrec_join(**_own_arguments(group, name)))
 
 
 def _of_given(gradients: Sequence[Any], compute: Callable[..., Any]) -> list[Any]:
@@ -250,7 +314,7 @@ def _check_sum(op: tf.Operation) -> None:
 @_ops.RegisterGradient("MxrecAllReduce")
 def _allreduce_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
   _check_sum(op)
-  names = ("reduction", "average", "prescale", "postscale", "wire", "group")
+  names = ("reduction", "average", "prescale", "postscale", "wire", "group", "line")
   attributes = {attribute: op.get_attr(attribute) for attribute in names}
   name = _name_of_gradient(op) or ""
   return _of_given(gradients, lambda given, _: _loader.ops.mxrec_all_reduce(given, **attributes, tensor_name=name))

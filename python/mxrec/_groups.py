@@ -127,8 +127,41 @@ def ranks_of(group: str) -> list[int]:
   return list(ranks[: count.value])
 
 
-def ranks_here(group: str) -> list[int]:
-  """The ranks of ranks_of that are on this machine; those of a machine follow each other."""
-  here = world()
-  first = (here.rank or 0) - (here.local_rank or 0)
-  return [rank for rank in ranks_of(group) if first <= rank < first + here.local_size]
+def _ranks_here() -> list[int]:
+  """The ranks of the world that are on this machine."""
+  found = world()
+  if found.here:
+    return list(found.here)
+  rank = found.rank or 0
+  if found.local_size in (1, found.size):
+    return [rank] if found.local_size == 1 else list(range(found.size))
+  start()
+  machines = (ctypes.c_int * found.size)()
+  _call("mxrec_comm_machines", machines, found.size)
+  same = [other for other in range(found.size) if machines[other] == machines[rank]]
+  if len(same) == found.local_size:
+    return same
+  # What started the ranks counts machines in another way (containers of one host, say): then those of a machine follow each other.
+  first = rank - (found.local_rank or 0)
+  return list(range(first, first + found.local_size))
+
+
+def place_here(group: str) -> tuple[int, int]:
+  """This process's place among the ranks of a group on this machine, -1 where it is no member, and their number.
+
+  For another group than the world's the ranks meet first, unless a rank table says who is where.
+  """
+  ranks = ranks_of(group)
+  found = world()
+  if group == WORLD:
+    return found.local_rank or 0, found.local_size
+  here = set(_ranks_here())
+  members = [rank for rank in ranks if rank in here]
+  return members.index(found.rank or 0) if (found.rank or 0) in members else -1, len(members)
+
+
+def refuse(group: str, name: str, parts: int, why: str) -> None:
+  """Tells the other ranks of a group that this one does not take part in the operation of that name and number of tensors."""
+  function = _loader.c_library().mxrec_comm_refuse
+  function.restype = None
+  function(group.encode(), name.encode(), ctypes.c_int(parts), why.encode())

@@ -41,6 +41,7 @@ class World:
     local_size: the number of ranks on this machine.
     source: the variable that said so, for messages.
     cross_rank, cross_size: this machine among the machines, and their number.
+    here: the ranks on this machine, where a rank table names them.
     chief_host: where rank 0 listens; "" with a store.
     chief_port: its port; 0 with a store.
     store_path: a file that all ranks see, in which rank 0 publishes its address; "" with a chief.
@@ -58,6 +59,7 @@ class World:
   source: str = "one process"
   cross_rank: int = 0
   cross_size: int = 1
+  here: tuple[int, ...] = ()
   chief_host: str = ""
   chief_port: int = 0
   store_path: str = ""
@@ -183,6 +185,7 @@ def _by_table(environment: Mapping[str, str], table: str, size: int | None) -> W
     f"RANK_TABLE_FILE={table}",
     cross_rank=servers.index(rows[rank].server) if rank is not None else 0,
     cross_size=len(servers),
+    here=tuple(here),
     chief_host=host,
     missing=missing,
   )

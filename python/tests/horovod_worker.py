@@ -7,6 +7,7 @@ Usage: horovod_worker.py graph|eager CHECK...; every check works for any number 
 import contextlib
 import os
 import sys
+import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
@@ -872,10 +873,51 @@ def check_disagreement():
     "root": lambda: hvd.broadcast(tf.ones([3]), me % 2, name="d_root"),
     "tail": lambda: hvd.allgather(tf.ones([3, 2 + me]), name="d_tail"),
     "scale": lambda: hvd.allreduce(tf.ones([3]), op=hvd.Sum, prescale_factor=1.0 + me, name="d_scale"),
+    "count": lambda: hvd.grouped_allreduce([tf.ones([2])] * (1 + me), name="d_count"),
+    "length": lambda: hvd.grouped_allgather([tf.ones([2])] * (4 - me), name="d_length"),
   }
   for name, build in cases.items():
     refused(wrong, f"d_{name}", lambda: run(build))
+    # The Python line of other ranks too.
+    refused(wrong, "horovod_worker.py:", lambda: run(build))
+    if name in ("count", "length"):
+      refused(wrong, "the ranks disagree about the number of tensors: rank 0 has ", lambda: run(build))
     equal(run(lambda: hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name=f"after_{name}")), hvd.size())  # and nothing hangs
+
+
+def check_refusals():
+  """What the last rank finds wrong before it asks ends the wait of the others, too, and the next operation works."""
+  if hvd.size() == 1:
+    return
+  last = hvd.size() - 1
+  wrong = hvd.rank() == last
+  cases = {
+    "splits": (lambda: hvd.alltoall(tf.ones([4]), splits=[wrong + 4] + [0] * last, name="r_splits"), "splits must"),
+    "scalar": (lambda: hvd.allgather(tf.ones([] if wrong else [2]), name="r_scalar"), "scalar"),
+    "several": (lambda: hvd.grouped_allgather([tf.ones([2]), tf.ones([] if wrong else [2])], name="r_several"), "scalar"),
+    "type": (lambda: hvd.allreduce(tf.constant([True] if wrong else [1.0]), op=hvd.Sum, name="r_type"), "bool"),
+    "root": (lambda: hvd.broadcast(tf.ones([2]), 99 if wrong else 0, name="r_root"), "root_rank must"),
+    "op": (lambda: hvd.allreduce(tf.ones([2]), op=77 if wrong else hvd.Sum, name="r_op"), "op must be"),
+    "nothing": (lambda: hvd.grouped_allreduce([] if wrong else [tf.ones([2])] * 3, name="r_nothing"), "empty list"),
+    "unnamed": (lambda: hvd.reducescatter(tf.ones([] if wrong else [4])), "scalar"),
+  }
+  # Of a graph that cannot be built nobody hears: the script ends there, or its next operation is another one.
+  names = cases if MODE == "eager" else ["splits"]
+  for name in names:
+    build, text = cases[name]
+    begin = time.monotonic()
+    try:
+      run(build)
+      assert wrong and name == "nothing"
+    except (ValueError, TypeError, tf.errors.InvalidArgumentError) as error:
+      assert text in str(error), error
+      if not wrong:
+        assert isinstance(error, tf.errors.InvalidArgumentError) and f"rank {last} (" in str(error), error
+        assert "does not take part" in str(error) and "horovod_worker.py:" in str(error), error
+    assert time.monotonic() - begin < 10, name
+    equal(run(lambda: hvd.allreduce(tf.constant(1.0), op=hvd.Sum, name=f"after_{name}")), hvd.size())
+    if name == "nothing":
+      equal(run(lambda: hvd.grouped_allreduce([tf.ones([2])] * 3, op=hvd.Sum, name="r_nothing"))[2], [hvd.size()] * 2)
 
 
 def check_duplicate_names():

@@ -1,5 +1,7 @@
 """Groups of ranks and collectives, with one rank."""
 
+import dataclasses
+import json
 import subprocess
 import sys
 
@@ -10,7 +12,7 @@ from hccl.manage import api
 from hccl.split import api as split
 from npu_bridge.hccl import hccl_ops
 
-from mxrec import _groups, _loader
+from mxrec import _groups, _loader, _world
 
 RANK_VARIABLES = ("RANK_SIZE", "RANK_ID", "RANK_TABLE_FILE", "CM_WORKER_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
@@ -379,3 +381,34 @@ def test_the_world_is_told_once_and_groups_stay():
   api.create_group("g", 1, [0])
   assert _groups.world().size == 1
   assert api.get_rank_size("g") == 1
+
+
+@pytest.mark.parametrize("machines", ["rank table", "meeting", "another count"])
+def test_local_ranks_of_a_group_count_the_ranks_of_this_machine(machines, monkeypatch, tmp_path):
+  """Ranks 0, 2 and 3 are on one machine, 1 and 4 on another."""
+  table = {
+    "server_list": [
+      {"server_id": server, "device": [{"rank_id": rank} for rank in ranks]} for server, ranks in (("a", "023"), ("b", "14"))
+    ]
+  }
+  (tmp_path / "table.json").write_text(json.dumps(table))
+  environment = {"RANK_TABLE_FILE": str(tmp_path / "table.json"), "RANK_ID": "3", "MXREC_SECRET": "s"}
+  found = _world.find(environment)
+  assert (found.local_rank, found.local_size, found.here) == (2, 3, (0, 2, 3))
+  if machines != "rank table":
+    found = dataclasses.replace(found, here=())
+
+  def numbers_of_meeting(name, *arguments):
+    assert name == "mxrec_comm_machines"
+    arguments[0][:] = [0, 1, 0, 0, 1] if machines == "meeting" else [0] * 5
+
+  members = {_groups.WORLD: [0, 1, 2, 3, 4], "g": [3, 1, 0], "h": [4, 1]}
+  with monkeypatch.context() as patched:
+    patched.setattr(_groups, "start", lambda: None)
+    patched.setattr(_groups, "world", lambda: found)
+    patched.setattr(_groups, "_call", numbers_of_meeting)
+    patched.setattr(_groups, "ranks_of", members.__getitem__)
+    assert _groups.place_here(_groups.WORLD) == (2, 3)
+    # Where the starter of the ranks counts machines in another way, ranks 1, 2 and 3 are taken to be those here.
+    assert _groups.place_here("g") == (0, 2)
+    assert _groups.place_here("h") == (-1, 1 if machines == "another count" else 0)

@@ -139,8 +139,11 @@ CollectiveKernel::CollectiveKernel(tensorflow::OpKernelConstruction* ctx) : Asyn
   OP_REQUIRES_OK(ctx, ctx->GetAttr("group", &group_));
   if (ctx->HasAttr("tensor_name")) OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_name", &tensor_name_));
   origin_ = "node " + name();
-  std::string line;
-  if (ctx->HasAttr("_mxrec_line") && ctx->GetAttr("_mxrec_line", &line).ok() && !line.empty()) origin_ += ", " + line;
+  // Of a node of a graph a hidden attribute, of an op that runs at once one of its own.
+  for (const char* const attribute : {"_mxrec_line", "line"}) {
+    std::string line;
+    if (ctx->HasAttr(attribute) && ctx->GetAttr(attribute, &line).ok() && !line.empty()) origin_ += ", " + line;
+  }
 }
 
 Result<CollectiveKernel::Membership> CollectiveKernel::FindGroup() const {
@@ -322,7 +325,11 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     request = std::move(part.request);
     request.group = group_;
     // Kernels name what two ranks alone agree on (send and receive), and what they exchange one after the other.
-    if (request.name.empty()) request.name = count == 1 ? agreed : agreed + "/" + std::to_string(i);
+    if (request.name.empty()) {
+      request.name = i == 0 ? agreed : agreed + "/" + std::to_string(i);
+      request.parts = static_cast<int>(count);
+      request.part = static_cast<int>(i);
+    }
     request.origin = origin_;
     call->names.push_back(request.name);
     if (part.allocate) {
@@ -371,6 +378,21 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
   const bool repeatable = tensor_name_.empty();
   SubmitComm(std::move(requests), call.get(), repeatable);
   call->PartEnded();
+}
+
+void CollectiveKernel::Refuse(OpKernelContext* ctx, const Membership& group, int parts, const Status& why,
+                              const DoneCallback& done) {
+  if (group.size() > 1) {
+    CommRequest request;
+    request.group = group_;
+    request.name = AgreedName(ctx);
+    request.parts = parts;
+    std::string text(why.message());
+    if (text.find(name()) == std::string::npos) text = name() + ": " + text;
+    RefuseComm(std::move(request), Status(why.code(), text + " (" + origin_ + ")"));
+  }
+  ctx->SetStatus(ToTf(why));
+  done();
 }
 
 void CollectiveKernel::RunAlone(OpKernelContext* ctx, std::vector<Part> parts, DoneCallback done) const {

@@ -3,7 +3,7 @@
 //
 // A kernel describes each of its tensors as a Part and calls Run, which ends the op when all parts have ended. Names: `tensor_name`
 // when the op has one, else the node's name, with the iteration when the node stands in a loop (iterations that run at the same
-// time must meet their likes on the other ranks); "/i" is added for one tensor of several.
+// time must meet their likes on the other ranks); "/i" is added for tensor i > 0 of several.
 #ifndef MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
 #define MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
 
@@ -67,6 +67,9 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   static void Average(const Membership& group, int output, Part* part);
   // May be called again by `done`, with other parts, whose names the kernel then gives.
   void Run(tensorflow::OpKernelContext* ctx, const Membership& group, std::vector<Part> parts, DoneCallback done);
+  // Ends this run of the op with `why`, and tells the other ranks of the group, which would wait for it. For what is found wrong
+  // before Run. `parts`: how many tensors the op has.
+  void Refuse(tensorflow::OpKernelContext* ctx, const Membership& group, int parts, const Status& why, const DoneCallback& done);
   // What the ranks call this run of the op.
   std::string AgreedName(tensorflow::OpKernelContext* ctx) const;
 
@@ -94,6 +97,15 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
     if (const ::mxrec::Status mxrec_status_ = (expr); !mxrec_status_.ok()) { \
       (ctx)->SetStatus(::mxrec::ToTf(mxrec_status_));                        \
       (done)();                                                              \
+      return;                                                                \
+    }                                                                        \
+  } while (false)
+
+// Ends an async op of the group's with a Status of ours, and lets the other ranks know: in methods of a CollectiveKernel.
+#define MXREC_TAKES_PART_IF_OK(ctx, group, parts, expr, done)                \
+  do {                                                                       \
+    if (const ::mxrec::Status mxrec_status_ = (expr); !mxrec_status_.ok()) { \
+      Refuse((ctx), (group), (parts), mxrec_status_, (done));                \
       return;                                                                \
     }                                                                        \
   } while (false)

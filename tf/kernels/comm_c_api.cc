@@ -6,6 +6,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tf/c_api.h"
@@ -139,6 +140,22 @@ void mxrec_comm_leave() {
 }
 
 const char* mxrec_comm_health() { return mxrec::TextOf(mxrec::CommHealth()); }
+
+void mxrec_comm_refuse(const char* group, const char* name, int parts, const char* why) {
+  if (mxrec::GetHcomWorld().size == 1) return;
+  mxrec::CommRequest request;
+  request.group = group;
+  request.name = name;
+  request.parts = parts;
+  mxrec::RefuseComm(std::move(request), mxrec::InvalidArgumentError(why));
+}
+
+const char* mxrec_comm_machines(int* machines, int capacity) {
+  const mxrec::Result<std::vector<int>> found = mxrec::CommMachines();
+  if (!found.ok()) return mxrec::TextOf(found.status());
+  std::copy_n(found->begin(), std::min<size_t>(found->size(), static_cast<size_t>(std::max(capacity, 0))), machines);
+  return nullptr;
+}
 
 void mxrec_comm_stats(uint64_t* values, int count) {
   const mxrec::CommStats stats = mxrec::CommStatistics();

@@ -70,7 +70,7 @@ class HcomKernel : public CollectiveKernel {
     const Result<Membership> group = FindGroup();
     MXREC_REQUIRES_OK_ASYNC(ctx, Check(group), done);
     Result<std::vector<Part>> parts = MakeParts(ctx, *group);
-    MXREC_REQUIRES_OK_ASYNC(ctx, parts.status(), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, type_string() == "HcomBroadcast" ? ctx->num_inputs() : 1, parts.status(), done);
     Run(ctx, *group, std::move(*parts), std::move(done));
   }
 

@@ -81,6 +81,7 @@ REGISTER_OP("MxrecAllReduce")
     .Attr("wire: {'', 'float16', 'bfloat16'} = ''")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
@@ -97,6 +98,7 @@ postscale: A number in decimal: the result is multiplied by it.
 wire: Type that float32 values have between ranks; empty: their own.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 REGISTER_OP("MxrecReduceScatter")
@@ -109,6 +111,7 @@ REGISTER_OP("MxrecReduceScatter")
     .Attr("postscale: string = '1'")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(OtherRows)
@@ -125,6 +128,7 @@ prescale: A number in decimal: each rank's values are multiplied by it first.
 postscale: A number in decimal: the result is multiplied by it.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 REGISTER_OP("MxrecAllGather")
@@ -134,6 +138,7 @@ REGISTER_OP("MxrecAllGather")
     .Attr("T: list(type) >= 1")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(AllGatherShape)
@@ -146,6 +151,7 @@ rows: [tensors, ranks], how many rows each rank gave.
 T: Types of the tensors.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 REGISTER_OP("MxrecBroadcast")
@@ -155,6 +161,7 @@ REGISTER_OP("MxrecBroadcast")
     .Attr("root_rank: int >= 0")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(SameShapes)
@@ -167,6 +174,7 @@ T: Types of the tensors.
 root_rank: The rank, in the group, whose tensors all get.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 REGISTER_OP("MxrecAllToAll")
@@ -177,6 +185,7 @@ REGISTER_OP("MxrecAllToAll")
     .Attr("T: type")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(AllToAllShape)
@@ -190,11 +199,13 @@ received: [ranks], how many rows came from each.
 T: Type of the values.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 REGISTER_OP("MxrecBarrier")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn(CheckNames)
@@ -203,12 +214,14 @@ Waits until all ranks of the group have come here.
 
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 REGISTER_OP("MxrecJoin")
     .Output("last: int32")
     .Attr("tensor_name: string = ''")
     .Attr("group: string = 'hccl_world_group'")
+    .Attr("line: string = ''")
     .SetIsStateful()
     .SetIsDistributedCommunication()
     .SetShapeFn([](InferenceContext* c) -> TfStatus {
@@ -222,6 +235,7 @@ Says that this rank has no more work, and waits until all ranks say so. Until th
 last: The rank that joined last.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
+line: The Python line of the op, for messages.
 )doc");
 
 }  // namespace

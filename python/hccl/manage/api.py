@@ -67,13 +67,13 @@ def get_rank_id(group: str = HCCL_WORLD_GROUP) -> int:
 
 def get_local_rank_size(group: str = HCCL_WORLD_GROUP) -> int:
   """How many ranks of a group are on this machine; 1 in one process. ValueError as get_rank_size."""
-  return len(_groups.ranks_here(_check_group(group)))
+  return _groups.place_here(_check_group(group))[1]
 
 
 def get_local_rank_id(group: str = HCCL_WORLD_GROUP) -> int:
   """This process's place among the ranks of a group on this machine; 0 in one process. ValueError as get_rank_id."""
   get_rank_id(group)
-  return _groups.ranks_here(group).index(_groups.world().rank or 0)
+  return _groups.place_here(group)[0]
 
 
 def get_world_rank_from_group_rank(group: str, group_rank_id: int) -> int:

@@ -6,6 +6,7 @@ the same other ops.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -52,6 +53,14 @@ def group_of(process_set: ProcessSet) -> str:
 def _check_adasum(op: int, process_set: ProcessSet) -> None:
   if op == Adasum and not _basics.check_num_rank_power_of_2(process_set.size() or 1):
     raise NotImplementedError(f"Adasum needs a power of 2 of ranks: there are {process_set.size()}")
+
+
+def _before_asking(op_type: str, process_set: Any, name: str | None, parts: int = 1) -> contextlib.AbstractContextManager[None]:
+  """What is raised inside is told to the other ranks of the process set, in eager mode (_collective.before_asking)."""
+  group = ""
+  with contextlib.suppress(ValueError, AttributeError):
+    group = process_set.group
+  return _collective.before_asking(op_type, group, name, parts)
 
 
 def agreed_name(kind: str, tensor: Any, name: str | None, ignore_name_scope: bool = False) -> str | None:
@@ -109,7 +118,8 @@ def allreduce(
     NotImplementedError: Adasum with another number of ranks than a power of 2; IndexedSlices with another op than Average and Sum.
     HorovodInternalError: in eager mode, a rank is gone.
   """
-  op = reduce_op(op, average)
+  with _before_asking("MxrecAllReduce", process_set, name):
+    op = reduce_op(op, average)
   if isinstance(tensor, tf.IndexedSlices):
     return _allreduce_slices(tensor, op, prescale_factor, postscale_factor, name, process_set)
   values = _allreduce_all([tensor], op, compression, prescale_factor, postscale_factor, name, process_set, "HorovodAllreduce")
@@ -134,15 +144,16 @@ def grouped_allreduce(
   Returns:
     A list of as many tensors; IndexedSlices among them are reduced each alone.
   """
-  op = reduce_op(op, average)
   tensors = list(tensors)
+  with _before_asking("MxrecAllReduce", process_set, name, len(tensors)):
+    op = reduce_op(op, average)
   results: list[Any] = [None] * len(tensors)
   dense = [index for index, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
   for index, tensor in enumerate(tensors):
     if isinstance(tensor, tf.IndexedSlices):
       own = None if name is None else f"{name}_{index}"
       results[index] = _allreduce_slices(tensor, op, prescale_factor, postscale_factor, own, process_set)
-  if dense:
+  if dense or not tensors:
     reduced = _allreduce_all(
       [tensors[index] for index in dense],
       op,
@@ -168,19 +179,20 @@ def _allreduce_all(
   process_set: ProcessSet,
   kind: str,
 ) -> list[tf.Tensor]:
-  group = group_of(process_set)
-  _check_adasum(op, process_set)
-  values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-  name = agreed_name(kind, values[0], name)
-  values, prescale, after = _scaled_integers(values, prescale, postscale)
-  postscale = 1.0 if after is not None else postscale
-  wire = getattr(compression, "wire", None)
-  if wire is not None and any(value.dtype != tf.float32 for value in values):
-    wire = None
-  contexts: list[Any] = []
-  if wire is None:
-    packed = [compression.compress(value) for value in values]
-    values, contexts = [value for value, _ in packed], [context for _, context in packed]
+  with _before_asking("MxrecAllReduce", process_set, name, len(tensors)):
+    group = group_of(process_set)
+    _check_adasum(op, process_set)
+    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = agreed_name(kind, values[0] if values else None, name)
+    values, prescale, after = _scaled_integers(values, prescale, postscale)
+    postscale = 1.0 if after is not None else postscale
+    wire = getattr(compression, "wire", None)
+    if wire is not None and any(value.dtype != tf.float32 for value in values):
+      wire = None
+    contexts: list[Any] = []
+    if wire is None:
+      packed = [compression.compress(value) for value in values]
+      values, contexts = [value for value, _ in packed], [context for _, context in packed]
   results = _run(
     lambda: _collective.allreduce(
       values,
@@ -263,9 +275,10 @@ def grouped_allgather(
   kind: str = "HorovodGroupedAllgather",
 ) -> list[tf.Tensor]:
   """Several tensors gathered in one operation. Arguments and errors as allgather."""
-  group = group_of(process_set)
-  values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-  name = agreed_name(kind, values[0] if values else None, name, ignore_name_scope)
+  with _before_asking("MxrecAllGather", process_set, name, len(tensors)):
+    group = group_of(process_set)
+    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = agreed_name(kind, values[0] if values else None, name, ignore_name_scope)
   results, _ = _run(lambda: _collective.allgather(values, group=group, name=name))
   return list(results)
 
@@ -306,12 +319,13 @@ def broadcast_all(
   process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
   """Several tensors broadcast in one operation. Arguments and errors as broadcast."""
-  group = group_of(process_set)
-  ranks = process_set.ranks or []
-  if isinstance(root_rank, bool) or root_rank not in ranks:
-    raise ValueError(f"root_rank must be one of the ranks {ranks if len(ranks) < 20 else f'0 to {ranks[-1]}'}: got {root_rank!r}")
-  values = [tf.convert_to_tensor(tensor) for tensor in tensors]
-  name = agreed_name("HorovodBroadcast", values[0] if values else None, name, ignore_name_scope)
+  with _before_asking("MxrecBroadcast", process_set, name, len(tensors)):
+    group = group_of(process_set)
+    ranks = process_set.ranks or []
+    if isinstance(root_rank, bool) or root_rank not in ranks:
+      raise ValueError(f"root_rank must be one of the ranks {ranks if len(ranks) < 20 else f'0 to {ranks[-1]}'}: got {root_rank!r}")
+    values = [tf.convert_to_tensor(tensor) for tensor in tensors]
+    name = agreed_name("HorovodBroadcast", values[0] if values else None, name, ignore_name_scope)
   return list(_run(lambda: _collective.broadcast(values, ranks.index(root_rank), group=group, name=name)))
 
 
@@ -361,9 +375,10 @@ def alltoall(
     InvalidArgumentError: when it runs, splits that do not add up to n.
     HorovodInternalError: in eager mode, a rank is gone.
   """
-  group = group_of(process_set)
-  value = tf.convert_to_tensor(tensor)
-  name = agreed_name("HorovodAlltoall", value, name, ignore_name_scope)
+  with _before_asking("MxrecAllToAll", process_set, name):
+    group = group_of(process_set)
+    value = tf.convert_to_tensor(tensor)
+    name = agreed_name("HorovodAlltoall", value, name, ignore_name_scope)
   output, received = _run(lambda: _collective.alltoall(value, splits, group=group, name=name))
   return output if splits is None else (output, tf.cast(received, tf.int32))
 
@@ -414,17 +429,18 @@ def grouped_reducescatter(
   kind: str = "HorovodGroupedReducescatter",
 ) -> list[tf.Tensor]:
   """Several tensors reduced and scattered in one operation. Arguments and errors as reducescatter."""
-  op = reduce_op(op, None)
-  if op == Adasum:
-    raise NotImplementedError("reducescatter has no op=hvd.Adasum")
-  if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
-    raise NotImplementedError("reducescatter takes tensors, not tf.IndexedSlices")
-  group = group_of(process_set)
-  packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
-  values = [value for value, _ in packed]
-  name = agreed_name(kind, values[0] if values else None, name)
-  values, prescale, after = _scaled_integers(values, prescale_factor, postscale_factor)
-  postscale = 1.0 if after is not None else postscale_factor
+  with _before_asking("MxrecReduceScatter", process_set, name, len(tensors)):
+    op = reduce_op(op, None)
+    if op == Adasum:
+      raise NotImplementedError("reducescatter has no op=hvd.Adasum")
+    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+      raise NotImplementedError("reducescatter takes tensors, not tf.IndexedSlices")
+    group = group_of(process_set)
+    packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    values = [value for value, _ in packed]
+    name = agreed_name(kind, values[0] if values else None, name)
+    values, prescale, after = _scaled_integers(values, prescale_factor, postscale_factor)
+    postscale = 1.0 if after is not None else postscale_factor
   results = _run(
     lambda: _collective.reducescatter(
       values, _REDUCTIONS[op], average=op == Average, prescale=prescale, postscale=postscale, group=group, name=name
