@@ -40,7 +40,10 @@ def _line() -> str:
 
 
 def note_line(made: Any) -> Any:
-  """Writes into the op that makes `made` (a tensor, a list of them, or an op) which Python line built it. Returns `made`."""
+  """Writes into the op that makes `made` (a tensor, a list of them, or an op) which Python line built it. Returns `made`.
+
+  Into one that reduces a tensor of known size also how large that is, for the graph pass that merges small ones.
+  """
   first = made[0] if isinstance(made, (list, tuple)) else made
   op = first if isinstance(first, tf.Operation) else None
   if op is None and isinstance(first, tf.Tensor) and not hasattr(first, "numpy"):
@@ -49,6 +52,10 @@ def note_line(made: Any) -> Any:
     from tensorflow.core.framework import attr_value_pb2
 
     op._set_attr("_mxrec_line", attr_value_pb2.AttrValue(s=_line().encode()))
+    if op.type in ("MxrecAllReduce", "HcomAllReduce") and len(op.inputs) == 1:
+      elements = op.inputs[0].shape.num_elements()
+      if elements is not None:
+        op._set_attr("_mxrec_bytes", attr_value_pb2.AttrValue(i=elements * op.inputs[0].dtype.size))
   return made
 
 
@@ -317,7 +324,7 @@ def _allreduce_gradient(op: tf.Operation, *gradients: Any) -> list[Any]:
   names = ("reduction", "average", "prescale", "postscale", "wire", "group", "line")
   attributes = {attribute: op.get_attr(attribute) for attribute in names}
   name = _name_of_gradient(op) or ""
-  return _of_given(gradients, lambda given, _: _loader.ops.mxrec_all_reduce(given, **attributes, tensor_name=name))
+  return _of_given(gradients, lambda given, _: note_line(list(_loader.ops.mxrec_all_reduce(given, **attributes, tensor_name=name))))
 
 
 @_ops.RegisterGradient("MxrecReduceScatter")

@@ -18,6 +18,7 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 from tensorflow.python.framework import config as tf_config
 
 import mxrec
+from mxrec import _collective
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -389,16 +390,19 @@ def test_mixed_precision_by_tensorflows_pass_with_lists_and_kept_ops(tmp_path):
 
 
 @pytest.mark.parametrize("switch, fused", [({"GraphFusion": {"ALL": "off"}}, False), ({"GraphFusion": {"ALL": "on"}}, True)])
-def test_a_fusion_switch_file_keeps_table_ops_apart(tmp_path, monkeypatch, switch, fused):
+def test_a_fusion_switch_file_keeps_table_ops_and_allreduces_apart(tmp_path, monkeypatch, switch, fused):
   monkeypatch.setenv("MXREC_FUSE", "64")
   path = tmp_path / "fusion.cfg"
   path.write_text(json.dumps({"Switch": switch}))
+  monkeypatch.setenv("MXREC_MERGE", "1")
   rows = [mxrec.embedding_lookup(helpers.table(name), [1, 2]) for name in ("a", "b")]
+  sums = [_collective.allreduce(tf.constant(value)) for value in (1.0, 2.0)]
   with tf.Session(config=configured(fusion_switch_file=path)) as session:
     record = tf.RunMetadata()
-    session.run(rows, options=tf.RunOptions(output_partition_graphs=True), run_metadata=record)
+    session.run([rows, sums], options=tf.RunOptions(output_partition_graphs=True), run_metadata=record)
   ops = [node.op for graph in record.partition_graphs for node in graph.node]
   assert ("MxrecLookupMany" in ops) == fused and (ops.count("MxrecLookup") == 2) != fused
+  assert ops.count("MxrecAllReduce") == (1 if fused else 2)
 
 
 # deterministic

@@ -81,6 +81,14 @@ void DropThoseThatMustRunApart(const Graph& graph, bool collectives, std::vector
   if (collectives) drop(IsCollective, IsCollective);
 }
 
+bool MayWaitForMore(const Graph& graph, const Node& node) {
+  if (node.IsSend() || node.IsRecv() || IsCollective(node) || IsQueueLike(node) || IsIterator(node)) return true;
+  if (Contains(node.type_string(), {"Mutex", "SingleElement", "ReduceDataset"})) return true;
+  if (graph.flib_def().Find(node.type_string()) != nullptr) return true;
+  return std::any_of(node.attrs().begin(), node.attrs().end(),
+                     [](const auto& attr) { return attr.second.has_func() || attr.second.list().func_size() != 0; });
+}
+
 std::map<const Node*, std::vector<int>> FeedsOf(const Graph& graph, const std::vector<Node*>& candidates) {
   std::map<const Node*, std::vector<int>> feeds;
   for (const Node* feed : NodesThat(graph, IsClientFeed)) {

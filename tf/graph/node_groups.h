@@ -22,6 +22,10 @@ bool TakesReference(const tensorflow::Node& node);
 // out; with `collectives`, also what another rank sends.
 void DropThoseThatMustRunApart(const tensorflow::Graph& graph, bool collectives, std::vector<tensorflow::Node*>* candidates);
 
+// Whether a node may wait for something else than its inputs, or make something else go on than what takes its outputs: another
+// rank, another device, the client, a queue, an iterator, a lock, Python, or, in a function, any of these.
+bool MayWaitForMore(const tensorflow::Graph& graph, const tensorflow::Node& node);
+
 // By candidate: the client's feeds that it depends on, in graphs whose feeds may come one by one.
 std::map<const tensorflow::Node*, std::vector<int>> FeedsOf(const tensorflow::Graph& graph,
                                                             const std::vector<tensorflow::Node*>& candidates);

@@ -47,7 +47,8 @@ void SetFailure(const Status& error, NodeDef* node) {
 
 void ForbidFusion(GraphDef* graph) {
   for (NodeDef& node : *graph->mutable_node()) {
-    if (node.op() == "MxrecLookup" || node.op() == "MxrecApply") (*node.mutable_attr())[kNoFusionAttr].set_b(true);
+    static constexpr std::string_view kFusible[] = {"MxrecLookup", "MxrecApply", "MxrecAllReduce", "HcomAllReduce"};
+    if (std::ranges::find(kFusible, node.op()) != std::end(kFusible)) (*node.mutable_attr())[kNoFusionAttr].set_b(true);
   }
 }
 

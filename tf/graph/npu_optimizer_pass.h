@@ -19,7 +19,7 @@
 
 namespace mxrec {
 
-// The attribute of table ops that must not be fused with others (tf/graph/fuse_pass.h).
+// The attribute of table ops and allreduces that must not be fused with others (tf/graph/fuse_pass.h, merge_pass.h).
 inline constexpr char kNoFusionAttr[] = "_mxrec_no_fusion";
 
 // Makes every run of the graph fail with `error`.

@@ -133,7 +133,7 @@ constexpr OptionSpec kTable[] = {
     {"lower_functional_ops", 'b', kAccept, "", kBool, "false", "nothing: TensorFlow lowers them", kLoop},
     // ---- Compilation and tuning
     {"fusion_switch_file", 's', kAct, "", "path of a JSON file", "unset",
-     "a file that switches graph fusions off keeps table lookups and updates of the session unfused; a missing file is a warning",
+     "a file that switches graph fusions off keeps table ops and allreduces of the session unfused; a missing file is a warning",
      kCompile},
     {"buffer_optimize", 's', kCheck, "l2_optimize|off_optimize", "", "l2_optimize", "nothing", kCompile},
     {"enable_small_channel", 'i', kCheck, "0|1", "", "0", "nothing", kCompile},

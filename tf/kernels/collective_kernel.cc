@@ -13,6 +13,7 @@
 #include "tf/comm_runtime.h"
 #include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/table_resource.h"
+#include "tf/merged_attrs.h"
 
 namespace mxrec {
 
@@ -80,6 +81,10 @@ void DivideDown(void* data, size_t count, DType dtype, int64_t size) {
   }
 }
 
+std::string OriginOf(const std::string& node, const std::string& line) {
+  return line.empty() ? "node " + node : "node " + node + ", " + line;
+}
+
 // Unavailable and Aborted would make monitored sessions start again for ever, which cannot mend a world of which a rank is gone.
 TfStatus ToOpStatus(const Status& status, const std::string& node, bool cancelled_here) {
   StatusCode code = status.code();
@@ -138,23 +143,41 @@ Result<DType> ToDType(DataType type) {
 CollectiveKernel::CollectiveKernel(tensorflow::OpKernelConstruction* ctx) : AsyncOpKernel(ctx) {
   OP_REQUIRES_OK(ctx, ctx->GetAttr("group", &group_));
   if (ctx->HasAttr("tensor_name")) OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_name", &tensor_name_));
-  origin_ = "node " + name();
   // Of a node of a graph a hidden attribute, of an op that runs at once one of its own.
-  for (const char* const attribute : {"_mxrec_line", "line"}) {
-    std::string line;
-    if (ctx->HasAttr(attribute) && ctx->GetAttr(attribute, &line).ok() && !line.empty()) origin_ += ", " + line;
+  std::string line;
+  for (const char* const attribute : {"line", "_mxrec_line"}) {
+    if (line.empty() && ctx->HasAttr(attribute)) OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &line));
   }
+  origin_ = OriginOf(name(), line);
+  if (ctx->HasAttr(kMergedNamesAttr)) OP_REQUIRES_OK(ctx, ToTf(ReadMerged(ctx)));
+}
+
+Status CollectiveKernel::ReadMerged(tensorflow::OpKernelConstruction* ctx) {
+  std::vector<std::string> names, nodes, lines;
+  bool group_must_exist = false;
+  MXREC_RETURN_IF_ERROR(FromTf(ctx->GetAttr(kMergedNamesAttr, &names)));
+  MXREC_RETURN_IF_ERROR(FromTf(ctx->GetAttr(kMergedNodesAttr, &nodes)));
+  MXREC_RETURN_IF_ERROR(FromTf(ctx->GetAttr(kMergedLinesAttr, &lines)));
+  MXREC_RETURN_IF_ERROR(FromTf(ctx->GetAttr(kMergedHcomAttr, &group_must_exist)));
+  const size_t count = static_cast<size_t>(ctx->num_inputs());
+  if (names.size() != count || nodes.size() != count || lines.size() != count) {
+    return Wrong(std::string(kMergedNamesAttr) + ", " + kMergedNodesAttr + " and " + kMergedLinesAttr + " must have " +
+                 std::to_string(count) + " entries, found " + std::to_string(names.size()) + ", " + std::to_string(nodes.size()) +
+                 " and " + std::to_string(lines.size()));
+  }
+  for (size_t i = 0; i < count; ++i) merged_.push_back({names[i], nodes[i], OriginOf(nodes[i], lines[i])});
+  return group_must_exist ? FindGroup().status() : OkStatus();
 }
 
 Result<CollectiveKernel::Membership> CollectiveKernel::FindGroup() const {
   Membership group;
   Result<std::vector<int>> ranks = FindHcomGroup(group_);
-  if (!ranks.ok()) return Status(ranks.status().code(), name() + ": " + std::string(ranks.status().message()));
+  if (!ranks.ok()) return Status(ranks.status().code(), NodeOf(0) + ": " + std::string(ranks.status().message()));
   group.ranks = std::move(*ranks);
   const int rank = GetHcomWorld().rank;
   const auto me = std::find(group.ranks.begin(), group.ranks.end(), rank);
   if (me == group.ranks.end()) {
-    return FailedPreconditionError(name() + ": this process, rank " + std::to_string(rank) + " of the world, is not in group '" +
+    return FailedPreconditionError(NodeOf(0) + ": this process, rank " + std::to_string(rank) + " of the world, is not in group '" +
                                    group_ + "'");
   }
   group.me = static_cast<int>(me - group.ranks.begin());
@@ -282,25 +305,38 @@ struct CollectiveKernel::Call {
   std::vector<Part> parts;
   std::vector<std::string> names;
   std::string group;
-  std::string node;
+  const CollectiveKernel* kernel = nullptr;  // until `done`
   std::atomic<size_t> left{0};
   std::atomic<bool> cancelled{false};
+  std::atomic<bool> given_up{false};  // a part of a merged node has failed
   tensorflow::CancellationManager* manager = nullptr;
   tensorflow::CancellationToken token = 0;
   std::mutex mutex;
   Status failure;
+  size_t failed = 0;
 
-  void Fail(const Status& status) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    // What was cancelled because another part failed says less than that part.
-    if (failure.ok() || failure.code() == StatusCode::kCancelled) failure = status;
+  void Fail(const Status& status, size_t part) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex);
+      // What was cancelled because another part failed says less than that part.
+      if (failure.ok() || failure.code() == StatusCode::kCancelled) {
+        failure = status;
+        failed = part;
+      }
+    }
+    // What was a node of its own would be cancelled now, at the end of the step; other ranks may never ask for it.
+    if (!kernel->merged_.empty() && !given_up.exchange(true)) CancelAll();
+  }
+
+  void CancelAll() const {
+    for (const std::string& name : names) CancelComm(group, name, this);
   }
 
   void PartEnded() {
     if (left.fetch_sub(1) != 1) return;
     // Never waits: a cancellation that is under way touches nothing but this object.
     if (manager != nullptr) manager->TryDeregisterCallback(token);
-    if (!failure.ok()) ctx->SetStatus(ToOpStatus(failure, node, cancelled));
+    if (!failure.ok()) ctx->SetStatus(ToOpStatus(failure, kernel->NodeOf(failed), cancelled));
     DoneCallback end = std::move(done);
     parts.clear();
     end();
@@ -315,7 +351,7 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
   call->done = std::move(done);
   call->parts = std::move(parts);
   call->group = group_;
-  call->node = name();
+  call->kernel = this;
   const size_t count = call->parts.size();
   const std::string agreed = AgreedName(ctx);
   std::vector<CommRequest> requests(count);
@@ -325,12 +361,14 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     request = std::move(part.request);
     request.group = group_;
     // Kernels name what two ranks alone agree on (send and receive), and what they exchange one after the other.
-    if (request.name.empty()) {
+    if (!merged_.empty()) {
+      request.name = merged_[i].name;
+    } else if (request.name.empty()) {
       request.name = i == 0 ? agreed : agreed + "/" + std::to_string(i);
       request.parts = static_cast<int>(count);
       request.part = static_cast<int>(i);
     }
-    request.origin = origin_;
+    request.origin = merged_.empty() ? origin_ : merged_[i].origin;
     call->names.push_back(request.name);
     if (part.allocate) {
       request.allocate = [call, i](const Agreed& result) { return call->parts[i].allocate(call->ctx, result); };
@@ -351,9 +389,9 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     }
     request.done = [call, i](const Status& status, const Agreed& result) {
       if (!status.ok()) {
-        call->Fail(status);
+        call->Fail(status, i);
       } else if (const auto& finish = call->parts[i].finish; finish) {
-        if (const Status finished = finish(call->ctx, result); !finished.ok()) call->Fail(finished);
+        if (const Status finished = finish(call->ctx, result); !finished.ok()) call->Fail(finished, i);
       }
       call->PartEnded();
     };
@@ -365,18 +403,21 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     // A copy of the pointer inside of the manager would keep the call alive for ever: it goes when the callback is deregistered.
     const bool registered = call->manager->RegisterCallback(call->token, [call] {
       call->cancelled = true;
-      for (const std::string& name : call->names) CancelComm(call->group, name, call.get());
+      call->CancelAll();
     });
     if (!registered) {
       call->manager = nullptr;
       call->cancelled = true;
-      call->Fail(CancelledError("the step was cancelled"));
+      call->given_up = true;
+      call->Fail(CancelledError("the step was cancelled"), 0);
       call->left = 1;
       return call->PartEnded();
     }
   }
   const bool repeatable = tensor_name_.empty();
   SubmitComm(std::move(requests), call.get(), repeatable);
+  // What was cancelled meanwhile may not have been there yet.
+  if (call->cancelled || call->given_up) call->CancelAll();
   call->PartEnded();
 }
 

@@ -3,7 +3,9 @@
 //
 // A kernel describes each of its tensors as a Part and calls Run, which ends the op when all parts have ended. Names: `tensor_name`
 // when the op has one, else the node's name, with the iteration when the node stands in a loop (iterations that run at the same
-// time must meet their likes on the other ranks); "/i" is added for tensor i > 0 of several.
+// time must meet their likes on the other ranks); "/i" is added for tensor i > 0 of several. A node that the graph pass made of
+// several (tf/graph/merge_pass.h) has for each tensor the name and the origin that its own node had, and messages name that node;
+// when one of its tensors fails, the others are cancelled, as the end of the step would have done with their nodes.
 #ifndef MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
 #define MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
 
@@ -77,16 +79,24 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   Status CheckRank(const char* attribute, int64_t rank, const Membership& group) const;
 
   Status Wrong(const std::string& text) const { return InvalidArgumentError(name() + ": " + text); }
+  // The node in the user's graph that input `index` belongs to.
+  const std::string& NodeOf(size_t index) const { return merged_.empty() ? name() : merged_[index].node; }
   const std::string& group_name() const { return group_; }
 
  private:
   struct Call;
+  // What was a node of its own.
+  struct Merged {
+    std::string name, node, origin;
+  };
+  Status ReadMerged(tensorflow::OpKernelConstruction* ctx);
   Result<Part> MakeStringPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
   void RunAlone(tensorflow::OpKernelContext* ctx, std::vector<Part> parts, DoneCallback done) const;
 
   std::string group_;
   std::string tensor_name_;  // empty: the node's
   std::string origin_;
+  std::vector<Merged> merged_;  // one an input, or none
 };
 
 }  // namespace mxrec

@@ -24,8 +24,8 @@ def allreduce(tensor: Any, reduction: str, fusion: int = 1, fusion_id: int = -1,
   Args:
     tensor: int8, int16, int32, int64, float16, bfloat16, float32 or float64; a list of one tensor stands for that tensor.
     reduction: "min", "max", "prod" or "sum".
-    fusion: 0 none, 1 by the gradient split strategy, 2 with ops of the same fusion_id. Checked only: small ops that are ready
-      at the same time travel together, whatever it says.
+    fusion: 0 none, 1 by the gradient split strategy, 2 with ops of the same fusion_id. A hint: small ones that are ready at
+      the same time travel together, whatever it says.
     fusion_id: from 0 on with fusion 2.
     group: name of the group.
 
