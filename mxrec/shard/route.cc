@@ -1,28 +1,18 @@
 #include "mxrec/shard/route.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "mxrec/shard/distinct_ids.h"
 #include "mxrec/table/scratch.h"
 
 namespace mxrec {
 namespace {
 
-// Open addressing. An entry whose generation is not that of the call is free, so nothing is cleared between calls.
-struct Entry {
-  uint64_t key;
-  uint32_t generation;
-  uint32_t number;
-};
-
 struct RouteScratch {
-  std::vector<Entry> entries;
-  uint32_t generation = 0;
-  std::vector<uint64_t> keys;  // distinct, by first occurrence
-  std::vector<uint32_t> counts;
+  DistinctIds distinct;
   std::vector<uint32_t> owners;
   std::vector<uint32_t> places;
 };
@@ -31,13 +21,18 @@ struct SumScratch {
   std::vector<uint8_t> seen;
 };
 
-constexpr size_t kAhead = 16;
-
 const HotKey* FindHot(const HotRoute* hot, uint64_t key) {
   if (hot == nullptr) return nullptr;
   const auto found = std::lower_bound(hot->keys.begin(), hot->keys.end(), key,
                                       [](const HotKey& entry, uint64_t wanted) { return entry.key < wanted; });
   return found != hot->keys.end() && found->key == key ? &*found : nullptr;
+}
+
+// How often each number comes; `counts` may be null.
+void Count(std::span<const int32_t> numbers, size_t size, uint32_t* counts) {
+  if (counts == nullptr) return;
+  std::fill_n(counts, size, 0);
+  for (const int32_t number : numbers) ++counts[number];
 }
 
 }  // namespace
@@ -53,33 +48,11 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
                                 " ranks and " + std::to_string(splits.size()) + " splits");
   }
   ScratchLease<RouteScratch> scratch;
-  const size_t capacity = std::bit_ceil(std::max<size_t>(16, 2 * n)), mask = capacity - 1;
-  Entry* const entries = Ensure(&scratch->entries, capacity);
-  if (++scratch->generation == 0) {  // once in 2^32 calls
-    std::fill(scratch->entries.begin(), scratch->entries.end(), Entry{});
-    scratch->generation = 1;
-  }
-  const uint32_t generation = scratch->generation;
-  uint64_t* const keys = Ensure(&scratch->keys, n + 1);
-  uint32_t* const counts = Ensure(&scratch->counts, n + 1);
-
-  // Whether an id is new is as good as random, so the loop does not branch on it.
-  uint32_t unique = 0;
-  for (size_t i = 0; i < n; ++i) {
-    if (i + kAhead < n) __builtin_prefetch(entries + (Mix64(ids[i + kAhead]) & mask), 1);
-    const uint64_t key = ids[i];
-    size_t slot = Mix64(key) & mask;
-    while (entries[slot].generation == generation && entries[slot].key != key) slot = (slot + 1) & mask;
-    Entry& entry = entries[slot];
-    const bool fresh = entry.generation != generation;
-    const uint32_t number = fresh ? unique : entry.number;
-    entry = {key, generation, number};
-    keys[unique] = key;
-    counts[unique] = 0;
-    ++counts[number];
-    inverse[i] = static_cast<int32_t>(number);
-    unique += fresh;
-  }
+  DistinctIds& distinct = scratch->distinct;
+  distinct.Start();
+  distinct.Add(ids, inverse);
+  const uint64_t* const keys = distinct.keys();
+  const uint32_t unique = static_cast<uint32_t>(distinct.size());
 
   std::fill(splits.begin(), splits.end(), 0);
   if (hot != nullptr) hot->found->clear();
@@ -87,7 +60,7 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
     splits[0] = unique;
     MXREC_ASSIGN_OR_RETURN(const RoutedKeys out, outputs(unique));
     std::copy_n(keys, unique, out.keys);
-    if (out.counts != nullptr) std::copy_n(counts, unique, out.counts);
+    Count({inverse, n}, unique, out.counts);
     return OkStatus();
   }
   uint32_t* const owners = Ensure(&scratch->owners, unique);
@@ -115,9 +88,9 @@ Status RouteIds(std::span<const uint64_t> ids, int ranks, OwnerRule rule, int32_
     const uint32_t place = next[owners[u]]++;
     places[u] = place;
     out.keys[place] = keys[u];
-    if (out.counts != nullptr) out.counts[place] = counts[u];
   }
   for (size_t i = 0; i < n; ++i) inverse[i] = static_cast<int32_t>(places[inverse[i]]);
+  Count({inverse, n}, unique, out.counts);
   return OkStatus();
 }
 

@@ -7,6 +7,7 @@
 //    are added, in the order of ranks.
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -15,7 +16,9 @@
 #include <vector>
 
 #include "mxrec/comm/collectives.h"
+#include "mxrec/shard/distinct_ids.h"
 #include "mxrec/shard/route.h"
+#include "mxrec/table/scratch.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf/kernels/collective_kernel.h"
@@ -56,10 +59,11 @@ class MergeSlicesOp : public CollectiveKernel {
     Membership group;
     std::string name;
     size_t dim = 0;
-    Tensor inverse;               // [n]: the place of each row among the distinct indices of this rank
-    Tensor distinct;              // [U]
-    Tensor gathered;              // the distinct indices of all ranks, rank after rank
-    std::vector<int64_t> counts;  // how many each rank gave
+    ScratchLease<DistinctIds> ids;  // of this rank, then of all
+    Tensor inverse;                 // [n]: the place of each row among the distinct indices of this rank
+    Tensor distinct;                // [U]
+    Tensor gathered;                // the distinct indices of all ranks, rank after rank
+    std::vector<int64_t> counts;    // how many each rank gave
     // Once they are known.
     Tensor values;
     std::vector<int32_t> places;  // of each gathered index: its row in the result
@@ -69,30 +73,19 @@ class MergeSlicesOp : public CollectiveKernel {
   };
   using Shared = std::shared_ptr<Merge>;
 
-  Status Route(std::span<const uint64_t> ids, int32_t* inverse, const std::function<Result<uint64_t*>(size_t)>& output) const {
-    int64_t unique = 0;
-    const Status status = RouteIds(ids, 1, OwnerRule::kMod, inverse, {&unique, 1}, [&](size_t count) -> Result<RoutedKeys> {
-      MXREC_ASSIGN_OR_RETURN(uint64_t* const keys, output(count));
-      return RoutedKeys{keys, nullptr};
-    });
-    return status.ok() ? status : Status(status.code(), name() + ": " + std::string(status.message()));
+  // Rows have 32 bit numbers.
+  Status CheckCount(size_t count) const {
+    if (count <= static_cast<size_t>(std::numeric_limits<int32_t>::max())) return OkStatus();
+    return Wrong("expected at most 2147483647 indices, found " + std::to_string(count));
   }
 
-  // Distinct ids into a tensor of the type of the indices.
-  Status RouteTo(OpKernelContext* ctx, std::span<const uint64_t> ids, int32_t* inverse,
-                 const std::function<TfStatus(const TensorShape&, Tensor*)>& allocate) const {
-    Tensor made;
-    std::vector<uint64_t> wide;
-    MXREC_RETURN_IF_ERROR(Route(ids, inverse, [&](size_t count) -> Result<uint64_t*> {
-      MXREC_RETURN_IF_ERROR(FromTf(allocate(TensorShape({static_cast<int64_t>(count)}), &made)));
-      if (made.dtype() == tensorflow::DT_INT64) return reinterpret_cast<uint64_t*>(made.data());
-      wide.resize(count);
-      return wide.data();
-    }));
-    if (made.dtype() == tensorflow::DT_INT32) {
-      std::transform(wide.begin(), wide.end(), MutableData<int32_t>(&made), [](uint64_t id) { return static_cast<int32_t>(id); });
+  // To a tensor of the type of the indices.
+  static void CopyIds(std::span<const uint64_t> ids, Tensor* to) {
+    if (to->dtype() == tensorflow::DT_INT32) {
+      std::transform(ids.begin(), ids.end(), MutableData<int32_t>(to), [](uint64_t id) { return static_cast<int32_t>(id); });
+    } else {
+      std::copy(ids.begin(), ids.end(), MutableData<uint64_t>(to));
     }
-    return OkStatus();
   }
 
   // The first exchange.
@@ -106,12 +99,14 @@ class MergeSlicesOp : public CollectiveKernel {
     Tensor widened;
     std::span<const uint64_t> keys;
     MXREC_RETURN_IF_ERROR(FromTf(IdsAsKeys(ctx, indices, &widened, &keys)));
+    MXREC_RETURN_IF_ERROR(CheckCount(keys.size()));
     MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(tensorflow::DT_INT32, indices.shape(), &merge->inverse)));
-    MXREC_RETURN_IF_ERROR(RouteTo(ctx, keys, MutableData<int32_t>(&merge->inverse), [&](const TensorShape& shape, Tensor* made) {
-      const TfStatus status = ctx->allocate_temp(indices.dtype(), shape, &merge->distinct);
-      *made = merge->distinct;
-      return status;
-    }));
+    DistinctIds& ids = *merge->ids;
+    ids.Start();
+    ids.Add(keys, MutableData<int32_t>(&merge->inverse));
+    const std::span<const uint64_t> distinct(ids.keys(), ids.size());
+    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(indices.dtype(), TensorShape({std::ssize(distinct)}), &merge->distinct)));
+    CopyIds(distinct, &merge->distinct);
     Part part;
     part.request.kind = Collective::kAllGather;
     part.request.name = merge->name + "/indices";
@@ -170,25 +165,45 @@ class MergeSlicesOp : public CollectiveKernel {
     Tensor widened, *indices = nullptr;
     std::span<const uint64_t> keys;
     MXREC_RETURN_IF_ERROR(FromTf(IdsAsKeys(ctx, merge.gathered, &widened, &keys)));
+    MXREC_RETURN_IF_ERROR(CheckCount(keys.size()));
+    // This rank's have their numbers; those of the others follow.
+    DistinctIds& ids = *merge.ids;
     merge.places.resize(keys.size());
-    MXREC_RETURN_IF_ERROR(RouteTo(ctx, keys, merge.places.data(), [&](const TensorShape& shape, Tensor* made) {
-      const TfStatus status = ctx->allocate_output(1, shape, &indices);
-      if (status.ok()) *made = *indices;
-      return status;
-    }));
-    int32_t rows = 0;
+    const size_t me = static_cast<size_t>(merge.group.me);
     size_t at = 0;
+    for (size_t r = 0; r < merge.counts.size(); ++r) {
+      const size_t count = static_cast<size_t>(merge.counts[r]);
+      int32_t* const numbers = merge.places.data() + at;
+      if (r == me) {
+        std::iota(numbers, numbers + count, 0);
+      } else {
+        ids.Add(keys.subspan(at, count), numbers);
+      }
+      at += count;
+    }
+    // The result's rows: by first occurrence, rank after rank.
+    const size_t distinct = ids.size();
+    MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_output(1, TensorShape({static_cast<int64_t>(distinct)}), &indices)));
+    std::vector<uint64_t> wide(indices->dtype() == tensorflow::DT_INT64 ? 0 : distinct);
+    uint64_t* const result = wide.empty() ? reinterpret_cast<uint64_t*>(indices->data()) : wide.data();
+    std::vector<int32_t> row_of(distinct, -1);  // by number
+    int32_t rows = 0;
+    at = 0;
     for (const int64_t count : merge.counts) {
       const int32_t before = rows;
       for (const size_t end = at + static_cast<size_t>(count); at < end; ++at) {
-        if (merge.places[at] == rows) {
-          ++rows;
+        int32_t& row = row_of[static_cast<size_t>(merge.places[at])];
+        if (row < 0) {
+          result[rows] = keys[at];
+          row = rows++;
         } else {
-          merge.onto.push_back(merge.places[at]);
+          merge.onto.push_back(row);
         }
+        merge.places[at] = row;
       }
       merge.fresh.push_back(rows - before);
     }
+    if (!wide.empty()) CopyIds(wide, indices);
     TensorShape shape = ctx->input(0).shape();
     shape.set_dim(0, rows);
     MXREC_ASSIGN_OR_RETURN(merge.values, KeptTensor(ctx, tensorflow::DT_FLOAT, shape));
