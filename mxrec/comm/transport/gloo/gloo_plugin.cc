@@ -6,6 +6,10 @@
 // the other, receives first: Gloo's thread works on all of them meanwhile. A part with a sink is different: it has memory for
 // kWindow pieces, and the next one is asked for when the first has been taken.
 //
+// send() writes what the connection takes at once, under the lock of the connection, and Gloo's thread, which has something to read
+// there, asks for that lock again and again. So long parts to a rank that sends long parts as well are handed to that thread, which
+// then writes a piece and reads in turns.
+//
 // Gloo makes a passed deadline the end of all connections, as a transport may. While this rank waits for one peer it does not
 // notice another one's end; but what others have sent is there when its turn comes, so it ends up waiting for the one that is gone,
 // or for one that waits for that and fails.
@@ -13,12 +17,15 @@
 #include <gloo/transport/pair.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -34,11 +41,60 @@ namespace {
 
 using gloo::transport::UnboundBuffer;
 
+// Steps of work for Gloo's thread, which does one each time it has looked at its connections.
+class LoopWork final : public gloo::transport::tcp::Handler {
+ public:
+  // Without a device, or without a descriptor, it is not ready.
+  explicit LoopWork(std::shared_ptr<gloo::transport::tcp::Device> device) : device_(std::move(device)) {
+    if (device_ == nullptr) return;
+    event_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (event_ >= 0) device_->registerDescriptor(event_, EPOLLIN, this);
+  }
+  ~LoopWork() override {
+    if (event_ < 0) return;
+    device_->unregisterDescriptor(event_, this);  // returns when the thread is not in handleEvents
+    close(event_);
+  }
+  LoopWork(const LoopWork&) = delete;
+  LoopWork& operator=(const LoopWork&) = delete;
+
+  bool ready() const { return event_ >= 0; }
+
+  // `step` is called there until it returns false.
+  void Start(std::function<bool()> step) {
+    std::lock_guard lock(mutex_);
+    step_ = std::move(step);
+    const uint64_t one = 1;
+    (void)!write(event_, &one, sizeof one);
+  }
+  // No step is running, and none will be.
+  void Stop() {
+    std::lock_guard lock(mutex_);
+    step_ = nullptr;
+  }
+
+  void handleEvents(int) override {
+    std::lock_guard lock(mutex_);
+    if (step_ != nullptr && step_()) return;  // the descriptor stays readable
+    step_ = nullptr;
+    uint64_t count = 0;
+    (void)!read(event_, &count, sizeof count);
+  }
+
+ private:
+  const std::shared_ptr<gloo::transport::tcp::Device> device_;
+  int event_ = -1;
+  std::mutex mutex_;
+  std::function<bool()> step_;
+};
+
 class GlooTransport {
  public:
-  GlooTransport(std::shared_ptr<gloo::transport::Context> context, size_t piece_bytes)
+  GlooTransport(std::shared_ptr<gloo::transport::tcp::Device> device, std::shared_ptr<gloo::transport::Context> context,
+                size_t piece_bytes)
       : context_(std::move(context)),
         piece_bytes_(std::max<size_t>(piece_bytes / 8 * 8, 8)),
+        loop_(std::move(device)),
         sent_(context_->size),
         received_(context_->size) {}
 
@@ -55,12 +111,18 @@ class GlooTransport {
   void Exchange(const MxrecPluginSend* sends, uint64_t send_count, const MxrecPluginReceive* receives, uint64_t receive_count,
                 int64_t deadline, MxrecPluginError* error) {
     std::vector<Transfer> transfers(receive_count + send_count);
+    const Handed handed(this);
     for (uint64_t i = 0; i < receive_count; ++i) {
       if (!StartReceive(receives[i], &transfers[i], error)) return;
     }
     for (uint64_t i = 0; i < send_count; ++i) {
-      if (!StartSend(sends[i], &transfers[receive_count + i], error)) return;
+      const bool both_ways = std::any_of(receives, receives + receive_count, [&](const MxrecPluginReceive& receive) {
+        return receive.peer == sends[i].peer && receive.bytes >= kLong;
+      });
+      const bool hand_over = both_ways && sends[i].bytes >= kLong && loop_.ready();
+      if (!StartSend(sends[i], hand_over, &transfers[receive_count + i], error)) return;
     }
+    if (!handed_.empty()) loop_.Start([this] { return SendNext(); });
     for (size_t i = 0; i < transfers.size(); ++i) {
       Transfer& transfer = transfers[i];
       while (transfer.done < transfer.pieces) {
@@ -75,6 +137,7 @@ class GlooTransport {
         }
         if (done) continue;
         if (aborted_.load(std::memory_order_acquire)) return Fail(error, kAborted, "aborted");
+        if (std::lock_guard lock(waiting_mutex_); failed_peer_ >= 0) return FailGone(error, failed_peer_, failure_);
         if (Now() < deadline) return FailGone(error, transfer.peer, why);
         return FailLate(error, context_->rank, NotHeardOf(transfers, i));
       }
@@ -84,13 +147,24 @@ class GlooTransport {
   void Abort() {
     aborted_.store(true, std::memory_order_release);
     std::lock_guard lock(waiting_mutex_);
-    if (waiting_ == nullptr) return;
-    waiting_->abortWaitRecv();
-    waiting_->abortWaitSend();
+    EndWait();
   }
 
  private:
   static constexpr uint64_t kWindow = 4;
+  static constexpr uint64_t kLong = 256 << 10;
+
+  // What is handed to Gloo's thread is out of its hands when an exchange ends, however it does.
+  struct Handed {
+    explicit Handed(GlooTransport* transport) : transport(transport) {}
+    ~Handed() {
+      if (!transport->handed_.empty()) transport->loop_.Stop();
+      transport->handed_.clear();
+    }
+    Handed(const Handed&) = delete;
+    Handed& operator=(const Handed&) = delete;
+    GlooTransport* const transport;
+  };
 
   // A part under way.
   struct Transfer {
@@ -98,7 +172,7 @@ class GlooTransport {
     bool sending = false;
     uint64_t bytes = 0;
     uint64_t pieces = 0;
-    uint64_t asked = 0;   // pieces that Gloo knows of
+    uint64_t asked = 0;   // pieces that Gloo knows of; of a part that is handed over Gloo's thread counts them
     uint64_t done = 0;    // pieces waited for
     uint32_t number = 0;  // of the first piece, among all between the two ranks in this direction
     const MxrecPluginReceive* sink = nullptr;
@@ -121,7 +195,7 @@ class GlooTransport {
     (*next)[transfer->peer] += static_cast<uint32_t>(transfer->pieces);
   }
 
-  bool StartSend(const MxrecPluginSend& part, Transfer* transfer, MxrecPluginError* error) {
+  bool StartSend(const MxrecPluginSend& part, bool hand_over, Transfer* transfer, MxrecPluginError* error) {
     transfer->peer = part.peer;
     transfer->sending = true;
     transfer->bytes = part.bytes;
@@ -129,14 +203,47 @@ class GlooTransport {
     try {
       // Gloo does not write to what it sends.
       transfer->buffer = context_->createUnboundBuffer(const_cast<void*>(part.data), part.bytes);
-      for (uint64_t piece = 0; piece < transfer->pieces; ++piece) {
-        transfer->buffer->send(part.peer, Slot(*transfer, piece), piece * piece_bytes_, Bytes(*transfer, piece));
+      if (hand_over) {
+        handed_.push_back(transfer);
+      } else {
+        while (transfer->asked < transfer->pieces) Send(transfer);
       }
     } catch (const std::exception& e) {
       FailGone(error, part.peer, e.what());
       return false;
     }
     return true;
+  }
+
+  void Send(Transfer* transfer) {
+    const uint64_t piece = transfer->asked++;
+    transfer->buffer->send(transfer->peer, Slot(*transfer, piece), piece * piece_bytes_, Bytes(*transfer, piece));
+  }
+
+  // On Gloo's thread: a piece of each part in turns. False: there is nothing left to do.
+  bool SendNext() {
+    bool left = false;
+    for (Transfer* transfer : handed_) {
+      if (transfer->asked == transfer->pieces) continue;
+      try {
+        Send(transfer);
+      } catch (const std::exception& e) {
+        std::lock_guard lock(waiting_mutex_);
+        failed_peer_ = transfer->peer;
+        failure_ = e.what();
+        EndWait();
+        return false;
+      }
+      left = left || transfer->asked < transfer->pieces;
+    }
+    return left;
+  }
+
+  // waiting_mutex_ is held.
+  void EndWait() {
+    if (waiting_ == nullptr) return;
+    waiting_->abortWaitRecv();
+    waiting_->abortWaitSend();
   }
 
   bool StartReceive(const MxrecPluginReceive& part, Transfer* transfer, MxrecPluginError* error) {
@@ -181,8 +288,8 @@ class GlooTransport {
     {
       std::lock_guard lock(waiting_mutex_);
       waiting_ = transfer.buffer.get();
-      // Abort has seen the buffer, or this sees Abort.
-      if (aborted_.load(std::memory_order_acquire)) {
+      // Abort has seen the buffer, or this sees Abort; so has SendNext.
+      if (aborted_.load(std::memory_order_acquire) || failed_peer_ >= 0) {
         waiting_ = nullptr;
         return false;
       }
@@ -223,10 +330,14 @@ class GlooTransport {
 
   const std::shared_ptr<gloo::transport::Context> context_;
   const uint64_t piece_bytes_;
+  LoopWork loop_;
+  std::vector<Transfer*> handed_;          // to Gloo's thread, in this exchange
   std::vector<uint32_t> sent_, received_;  // pieces, by peer
   std::atomic<bool> aborted_{false};
   std::mutex waiting_mutex_;
   UnboundBuffer* waiting_ = nullptr;
+  int failed_peer_ = -1;  // Gloo's thread could not send to it
+  std::string failure_;
 };
 
 // Addresses of a rank's end of each connection, as they stand in the store: for each rank a length (4 bytes, little endian) and
@@ -252,8 +363,9 @@ bool AddressOf(const std::string& text, int rank, std::vector<char>* address) {
   }
 }
 
-std::shared_ptr<gloo::transport::Context> Connect(const MxrecPluginOptions& options, const MxrecPluginStore& store,
-                                                  int64_t deadline, MxrecPluginError* error) {
+// Null: failed.
+GlooTransport* Connect(const MxrecPluginOptions& options, const MxrecPluginStore& store, int64_t deadline,
+                       MxrecPluginError* error) {
   gloo::transport::tcp::attr attributes;
   attributes.hostname = options.bind_host[0] != '\0' ? options.bind_host : "127.0.0.1";
   std::shared_ptr<gloo::transport::Device> device;
@@ -297,13 +409,12 @@ std::shared_ptr<gloo::transport::Context> Connect(const MxrecPluginOptions& opti
       return nullptr;
     }
   }
-  return context;
+  return new GlooTransport(std::dynamic_pointer_cast<gloo::transport::tcp::Device>(device), context, options.piece_bytes);
 }
 
 void* Open(const MxrecPluginOptions* options, const MxrecPluginStore* store, int64_t deadline, MxrecPluginError* error) {
   try {
-    const auto context = Connect(*options, *store, deadline, error);
-    return context != nullptr ? new GlooTransport(context, options->piece_bytes) : nullptr;
+    return Connect(*options, *store, deadline, error);
   } catch (const std::exception& e) {
     Fail(error, kUnavailable, std::string("gloo: ") + e.what());
     return nullptr;

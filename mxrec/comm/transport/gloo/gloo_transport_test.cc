@@ -92,6 +92,55 @@ TEST_F(GlooTransportTest, ARankThatCannotBeReachedIsNamed) {
   EXPECT_THAT(transport.status().message(), HasSubstr("rank 1"));
 }
 
+// Long parts of ranks that both send are handed to Gloo's thread, others are not.
+TEST_F(GlooTransportTest, LongAndShortPartsBothWaysArriveWhole) {
+  auto store = MakeMemoryStore();
+  std::vector<std::unique_ptr<Transport>> transports(2);
+  std::thread other([&] { transports[1] = Join(*store, 1, 2, In(milliseconds(20'000))).value(); });
+  transports[0] = Join(*store, 0, 2, In(milliseconds(20'000))).value();
+  other.join();
+  RunRanks(std::move(transports), [](Transport& transport) {
+    const int me = transport.rank(), peer = 1 - me;
+    const size_t sizes[] = {3'000'001, 1, 700'000, 0, 2 << 20};
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::string> out, in, expected;
+      for (size_t k = 0; k < std::size(sizes); ++k) {
+        out.push_back(Noise(sizes[k], static_cast<uint64_t>(round * 100 + me * 10) + k));
+        expected.push_back(Noise(sizes[k], static_cast<uint64_t>(round * 100 + peer * 10) + k));
+        in.emplace_back(sizes[k], '\0');
+      }
+      std::vector<SendPart> sends;
+      std::vector<ReceivePart> receives;
+      // In some rounds one rank has less to send than the other.
+      for (size_t k = round % 3 == me ? 3 : 0; k < std::size(sizes); ++k) sends.push_back({peer, out[k].data(), sizes[k]});
+      for (size_t k = round % 3 == peer ? 3 : 0; k < std::size(sizes); ++k) receives.push_back({peer, in[k].data(), sizes[k]});
+      const Status status = transport.Exchange(sends, receives, In(milliseconds(20'000)));
+      ASSERT_TRUE(status.ok()) << status;
+      for (size_t k = round % 3 == peer ? 3 : 0; k < std::size(sizes); ++k) EXPECT_TRUE(in[k] == expected[k]) << round << " " << k;
+    }
+  });
+}
+
+TEST_F(GlooTransportTest, AnAbortEndsAnExchangeOfLongParts) {
+  auto store = MakeMemoryStore();
+  std::vector<std::unique_ptr<Transport>> transports(2);
+  std::thread other([&] { transports[1] = Join(*store, 1, 2, In(milliseconds(20'000))).value(); });
+  transports[0] = Join(*store, 0, 2, In(milliseconds(20'000))).value();
+  other.join();
+  std::thread breaker([&] {
+    std::this_thread::sleep_for(milliseconds(100));
+    transports[0]->Abort("enough");
+  });
+  {
+    // The other rank never takes part; the memory is gone when the exchange has ended.
+    std::vector<char> out(50'000'000), in(out.size());
+    const SendPart send{1, out.data(), out.size()};
+    const ReceivePart receive{1, in.data(), in.size()};
+    EXPECT_EQ(transports[0]->Exchange({&send, 1}, {&receive, 1}, In(milliseconds(20'000))).code(), StatusCode::kAborted);
+  }
+  breaker.join();
+}
+
 TEST_F(GlooTransportTest, SeveralWorldsLiveInOneProcess) {
   auto store = MakeMemoryStore();
   for (const std::string world : {"first/", "second/"}) {
