@@ -15,6 +15,7 @@
 #include <new>
 #include <string>
 
+#include "mxrec/base/copy_bytes.h"
 #include "mxrec/kernels/combine.h"
 #include "mxrec/kernels/float_mode.h"
 #include "mxrec/kernels/narrow_floats.h"
@@ -374,13 +375,30 @@ Status TreeAllReduce(const Call& call, const Numbers& numbers) {
 
 class PartsReducer final : public Transport::SliceReducer {
  public:
-  explicit PartsReducer(const Numbers& numbers) : numbers_(numbers) {}
+  PartsReducer(DType dtype, ReduceOp op, const Finish& finish)
+      : dtype_(dtype), width_(DTypeSize(dtype)), op_(CombineOf(op)), scale_(ScaleOf(finish)) {}
   void Reduce(std::span<const void* const> ranks, void* out, size_t bytes) override {
-    CombineParts(ranks, bytes / numbers_.size(), numbers_.dtype, numbers_.op, numbers_.scale, out);
+    CombineParts(ranks, bytes / width_, dtype_, op_, scale_, out);
   }
 
  private:
-  const Numbers& numbers_;
+  const DType dtype_;
+  const size_t width_;
+  const Combine op_;
+  const NumberScale scale_;
+};
+
+// Numbers that stand in one piece. `to` is `from`, or shares no byte with it.
+class OnePiece final : public Transport::Payload {
+ public:
+  OnePiece(const void* from, void* to) : from_(static_cast<const char*>(from)), to_(static_cast<char*>(to)) {}
+  void Read(size_t offset, size_t bytes, void* to) override { CopyBytes(to, from_ + offset, bytes); }
+  const void* Find(size_t offset, size_t, void*) override { return from_ + offset; }
+  void Write(size_t offset, size_t bytes, const void* from) override { CopyBytes(to_ + offset, from, bytes); }
+
+ private:
+  const char* const from_;
+  char* const to_;
 };
 
 bool CanShare(const Transport& transport, const GroupView& group) {
@@ -479,6 +497,27 @@ Algorithm ChooseAlgorithm(size_t bytes, DType dtype, int ranks, bool shared) {
   return Algorithm::kHalvingDoubling;
 }
 
+bool ReducesInSharedMemory(const Transport& transport, const GroupView& group, size_t count, DType dtype, ReduceOp op,
+                           Algorithm algorithm) {
+  if (count == 0 || group.ranks.size() < 2 || op == ReduceOp::kAdasum || !CanShare(transport, group)) return false;
+  if (algorithm != Algorithm::kAuto) return algorithm == Algorithm::kShared;
+  return ChooseAlgorithm(count * DTypeSize(dtype), dtype, static_cast<int>(group.ranks.size()), true) == Algorithm::kShared;
+}
+
+Status AllReduceShared(Transport& transport, const GroupView& group, Transport::Payload& payload, size_t count, DType dtype,
+                       ReduceOp op, Algorithm algorithm, Deadline deadline, const Finish& finish) {
+  MXREC_RETURN_IF_ERROR((Call{transport, group, deadline}.Check()));
+  size_t bytes = 0;
+  MXREC_RETURN_IF_ERROR(CheckNumbers(count, dtype, &bytes));
+  if (!ReducesInSharedMemory(transport, group, count, dtype, op, algorithm)) {
+    return FailedPreconditionError("an allreduce of " + std::to_string(bytes) + " bytes in a group of " +
+                                   std::to_string(group.ranks.size()) + " ranks over " + std::string(transport.name()) +
+                                   " does not go through shared memory");
+  }
+  PartsReducer reducer(dtype, op, finish);
+  return transport.SharedAllReduce(payload, bytes, DTypeSize(dtype), reducer, deadline);
+}
+
 Status AllReduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op,
                  Algorithm algorithm, Deadline deadline, const Finish& finish) {
   return AllReduce(transport, group, data, data, count, dtype, op, algorithm, deadline, finish);
@@ -499,19 +538,18 @@ Status AllReduce(Transport& transport, const GroupView& group, const void* input
     }
   }
   if (count == 0) return OkStatus();
-  const bool shared = CanShare(transport, group);
-  if (algorithm == Algorithm::kAuto || (algorithm == Algorithm::kShared && !shared)) {
-    algorithm = ChooseAlgorithm(bytes, dtype, call.size(), shared);
+  if (ReducesInSharedMemory(transport, group, count, dtype, op, algorithm)) {
+    OnePiece payload(input, data);
+    return AllReduceShared(transport, group, payload, count, dtype, op, algorithm, deadline, finish);
   }
-  if (algorithm == Algorithm::kShared && op != ReduceOp::kAdasum && call.size() > 1) {
-    PartsReducer reducer(numbers);
-    return transport.SharedAllReduce(input, data, bytes, numbers.size(), reducer, deadline);
+  if (algorithm == Algorithm::kAuto || algorithm == Algorithm::kShared) {
+    algorithm = ChooseAlgorithm(bytes, dtype, call.size(), false);
   }
   if (input != data) {
     const bool ring = algorithm == Algorithm::kRing && op != ReduceOp::kAdasum && call.size() > 1;
     if (ring) return RingAllReduce(call, {numbers.data, count, dtype, numbers.op, numbers.scale, static_cast<const char*>(input)});
     // The others work in place.
-    std::memcpy(data, input, bytes);
+    CopyBytes(data, input, bytes);
   }
   if (call.size() == 1) {
     ScaleNumbers(data, count, dtype, numbers.scale);

@@ -50,6 +50,13 @@ Status AllReduce(Transport& transport, const GroupView& group, const void* input
 // In place.
 Status AllReduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op,
                  Algorithm algorithm, Deadline deadline, const Finish& finish = {});
+// Whether AllReduce of such numbers goes through memory that the ranks share. Then AllReduceShared does the same (and gives the
+// same bits) for numbers that stand in many places or in another type, without a copy before or after; elsewhere it is
+// FailedPrecondition.
+bool ReducesInSharedMemory(const Transport& transport, const GroupView& group, size_t count, DType dtype, ReduceOp op,
+                           Algorithm algorithm);
+Status AllReduceShared(Transport& transport, const GroupView& group, Transport::Payload& payload, size_t count, DType dtype,
+                       ReduceOp op, Algorithm algorithm, Deadline deadline, const Finish& finish = {});
 // To `root` (group rank); the other ranks' data keep no promised value.
 Status Reduce(Transport& transport, const GroupView& group, void* data, size_t count, DType dtype, ReduceOp op, int root,
               Deadline deadline, const Finish& finish = {});

@@ -23,9 +23,9 @@ struct LocalRank {
   std::string aborted;  // why; empty: not
   bool is_aborted = false;
   std::condition_variable changed;
-  // SharedAllReduce: what this rank handed in, where it wants the result, and how many of its phases it has ended, ever.
-  const void* shared = nullptr;
-  const void* reduced = nullptr;
+  // SharedAllReduce: what this rank handed in, in which it puts the slice that it has reduced (others may still read it when this
+  // rank has failed), and how many of its phases it has ended, ever.
+  std::shared_ptr<char[]> shared;
   size_t shared_bytes = 0;
   uint64_t phase = 0;
 };
@@ -133,21 +133,20 @@ class LocalTransport final : public Transport {
     return status;
   }
 
-  Status SharedAllReduce(const void* input, void* data, size_t bytes, size_t granule, SliceReducer& reducer,
-                         Deadline deadline) override {
-    if (!shares_memory_) return Transport::SharedAllReduce(input, data, bytes, granule, reducer, deadline);
+  Status SharedAllReduce(Payload& payload, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline) override {
+    if (!shares_memory_) return Transport::SharedAllReduce(payload, bytes, granule, reducer, deadline);
+    const std::shared_ptr<char[]> memory(new char[bytes]);
+    payload.Read(0, bytes, memory.get());
     std::unique_lock lock(world_->mutex);
     if (!dead_.ok()) return dead_;
     LocalRank& me = world_->ranks[rank_];
-    me.shared = input;
-    me.reduced = data;
+    me.shared = memory;
     me.shared_bytes = bytes;
     MXREC_RETURN_IF_ERROR(EndPhase(lock, deadline));
     const size_t ranks = world_->ranks.size();
-    std::vector<const char*> whole(ranks), reduced(ranks);
+    std::vector<std::shared_ptr<const char[]>> whole(ranks);
     for (size_t r = 0; r < ranks; ++r) {
-      whole[r] = static_cast<const char*>(world_->ranks[r].shared);
-      reduced[r] = static_cast<const char*>(world_->ranks[r].reduced);
+      whole[r] = world_->ranks[r].shared;
       if (world_->ranks[r].shared_bytes != bytes) {
         dead_ = DataLossError("rank " + std::to_string(rank_) + " reduces " + std::to_string(bytes) + " bytes, rank " +
                               std::to_string(r) + " " + std::to_string(world_->ranks[r].shared_bytes));
@@ -159,14 +158,14 @@ class LocalTransport final : public Transport {
     // Slice r of everybody's memory is read by rank r alone.
     const size_t first = border(rank_), last = border(rank_ + 1);
     std::vector<const void*> slices(ranks);
-    for (size_t r = 0; r < ranks; ++r) slices[r] = whole[r] + first;
-    if (last > first) reducer.Reduce(slices, static_cast<char*>(data) + first, last - first);
+    for (size_t r = 0; r < ranks; ++r) slices[r] = whole[r].get() + first;
+    if (last > first) reducer.Reduce(slices, memory.get() + first, last - first);
     lock.lock();
     MXREC_RETURN_IF_ERROR(EndPhase(lock, deadline));
     lock.unlock();
     for (size_t r = 0; r < ranks; ++r) {
       const size_t from = border(r), to = border(r + 1);
-      if (static_cast<int>(r) != rank_ && to > from) std::memcpy(static_cast<char*>(data) + from, reduced[r] + from, to - from);
+      if (to > from) payload.Write(from, to - from, whole[r].get() + from);
     }
     lock.lock();
     bytes_sent_ += bytes - (last - first) + (ranks - 1) * (last - first);

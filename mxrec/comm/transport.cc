@@ -2,8 +2,7 @@
 
 namespace mxrec {
 
-Status Transport::SharedAllReduce(const void* input, void* data, size_t bytes, size_t granule, SliceReducer& reducer,
-                                  Deadline deadline) {
+Status Transport::SharedAllReduce(Payload& payload, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline) {
   return UnimplementedError("transport " + std::string(name()) + ": ranks do not see each other's memory");
 }
 

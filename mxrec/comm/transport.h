@@ -64,18 +64,32 @@ class Transport {
 
   // Whether ranks see each other's memory through this transport, so that a reduction reads peers in place (see SharedAllReduce).
   virtual bool shares_memory() const { return false; }
-  // Only with shares_memory(): hands `input` to all ranks, calls reducer.Reduce with the pointers to every rank's bytes, rank 0
-  // first, for the slices that fall to this rank, and returns when `data` of every rank holds the reduced whole. `granule` is
-  // the size of an element: slices are multiples of it. `input` is `data`, or shares no byte with it.
+  // What a rank brings to a SharedAllReduce, and where the result goes. Its bytes may stand in many places and in another form than
+  // they travel in: they are read straight into the shared memory and written straight from it. Each byte is read once and written
+  // once, after it was read; ranges begin and end at multiples of the granule. Called on the thread that is in SharedAllReduce.
+  class Payload {
+   public:
+    virtual ~Payload() = default;
+    // Puts bytes [offset, offset + bytes) of what this rank brings to `to`.
+    virtual void Read(size_t offset, size_t bytes, void* to) = 0;
+    // The same bytes where they stand, or at `place` when they must be put there first.
+    virtual const void* Find(size_t offset, size_t bytes, void* place) {
+      Read(offset, bytes, place);
+      return place;
+    }
+    // Takes bytes [offset, offset + bytes) of the result.
+    virtual void Write(size_t offset, size_t bytes, const void* from) = 0;
+  };
   class SliceReducer {
    public:
     virtual ~SliceReducer() = default;
     // Reduces `bytes` bytes of every rank to `out`, which may be the memory of one of them.
     virtual void Reduce(std::span<const void* const> ranks, void* out, size_t bytes) = 0;
   };
-  // Unimplemented where ranks do not share memory.
-  virtual Status SharedAllReduce(const void* input, void* data, size_t bytes, size_t granule, SliceReducer& reducer,
-                                 Deadline deadline);
+  // Only with shares_memory(), else Unimplemented: hands the `bytes` bytes of `payload` to all ranks, calls reducer.Reduce with the
+  // pointers to every rank's bytes, rank 0 first, for the slices that fall to this rank, and returns when the payload of every rank
+  // has taken the reduced whole. `granule` is the size of an element: slices are multiples of it.
+  virtual Status SharedAllReduce(Payload& payload, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline);
 
   // Ends a blocked Exchange, here and in all later calls, with Aborted(why). From any thread.
   virtual void Abort(std::string why) = 0;

@@ -272,7 +272,37 @@ TEST_P(TransportTest, EveryAlgorithmGivesTheBitsThatItGivesOnEveryTransport) {
   }
 }
 
-TEST_P(TransportTest, ASharedReductionGivesEveryRankTheWhole) {
+// Numbers in one piece; counts how often each was read and written.
+struct CountingPayload final : Transport::Payload {
+  CountingPayload(const std::vector<uint32_t>& input, std::vector<uint32_t>* out)
+      : from(reinterpret_cast<const char*>(input.data())),
+        to(reinterpret_cast<char*>(out->data())),
+        reads(input.size()),
+        writes(input.size()) {}
+  void Read(size_t offset, size_t bytes, void* place) override {
+    if (bytes == 0) return;
+    Count(offset, bytes, &reads);
+    std::memcpy(place, from + offset, bytes);
+  }
+  void Write(size_t offset, size_t bytes, const void* place) override {
+    Count(offset, bytes, &writes);
+    early |=
+        std::any_of(reads.begin() + offset / 4, reads.begin() + (offset + bytes) / 4, [](uint8_t count) { return count != 1; });
+    std::memcpy(to + offset, place, bytes);
+  }
+  static void Count(size_t offset, size_t bytes, std::vector<uint8_t>* counts) {
+    EXPECT_TRUE(offset % 4 == 0 && bytes % 4 == 0) << offset << " " << bytes;
+    ASSERT_LE((offset + bytes) / 4, counts->size());
+    for (size_t i = offset / 4; i < (offset + bytes) / 4; ++i) ++(*counts)[i];
+  }
+
+  const char* const from;
+  char* const to;
+  std::vector<uint8_t> reads, writes;
+  bool early = false;  // something was written before it was read
+};
+
+TEST_P(TransportTest, ASharedReductionGivesEveryRankTheWholeAndTouchesEachNumberOnce) {
   struct Add final : Transport::SliceReducer {
     void Reduce(std::span<const void* const> ranks, void* out, size_t bytes) override {
       EXPECT_EQ(bytes % 4, 0u);
@@ -287,8 +317,9 @@ TEST_P(TransportTest, ASharedReductionGivesEveryRankTheWhole) {
     RunRanks(GetParam().make(size), [&](Transport& transport) {
       if (!transport.shares_memory()) {
         Add add;
-        EXPECT_EQ(transport.SharedAllReduce(nullptr, nullptr, 0, 4, add, In(milliseconds(1000))).code(),
-                  StatusCode::kUnimplemented);
+        std::vector<uint32_t> none;
+        CountingPayload payload(none, &none);
+        EXPECT_EQ(transport.SharedAllReduce(payload, 0, 4, add, In(milliseconds(1000))).code(), StatusCode::kUnimplemented);
         return;
       }
       for (size_t count : {size_t{0}, size_t{1}, size_t{2}, size_t{1000}, size_t{1'234'567}}) {
@@ -303,8 +334,11 @@ TEST_P(TransportTest, ASharedReductionGivesEveryRankTheWhole) {
         std::vector<uint32_t>& out = transport.rank() == size - 1 ? data : apart;
         for (std::vector<uint32_t>* const to : {&out, &data}) {
           if (to == &data) data = before;
-          const Status status = transport.SharedAllReduce(data.data(), to->data(), count * 4, 4, add, In(milliseconds(60'000)));
+          CountingPayload payload(data, to);
+          const Status status = transport.SharedAllReduce(payload, count * 4, 4, add, In(milliseconds(60'000)));
           ASSERT_TRUE(status.ok()) << status;
+          const std::vector<uint8_t> once(count, 1);
+          ASSERT_TRUE(payload.reads == once && payload.writes == once && !payload.early) << count;
           for (size_t i = 0; i < count; ++i) ASSERT_EQ((*to)[i], i % 3 == 0 ? raised : plain) << i << " of " << count;
           if (to != &data) {
             ASSERT_EQ(data, before);

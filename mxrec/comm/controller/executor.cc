@@ -1,7 +1,10 @@
 #include "mxrec/comm/controller/executor.h"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
+#include "mxrec/base/copy_bytes.h"
 #include "mxrec/kernels/narrow_floats.h"
 
 namespace mxrec {
@@ -35,7 +38,7 @@ size_t BytesOf(const CommRequest& request) { return CountOf(request.shape) * DTy
 size_t RowBytes(const CommRequest& request) { return CountOf(std::span(request.shape).subspan(1)) * DTypeSize(request.dtype); }
 
 void Copy(void* to, const void* from, size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+  if (to != from) CopyBytes(to, from, bytes);
 }
 
 // float32 to the type that travels, and back.
@@ -57,6 +60,128 @@ void Widen(const void* from, size_t count, DType wire, float* to) {
 Finish FinishOf(const Arguments& arguments, const Job& job) {
   return {.multiply = arguments.postscale, .divide = arguments.divide_by_size ? static_cast<double>(job.ranks.size()) : 1.0};
 }
+
+// Whether float32 travels as a type of 16 bits.
+bool Narrows(const Arguments& arguments) { return arguments.wire != DType::kFloat32 && arguments.dtype == DType::kFloat32; }
+
+// The numbers of a job's tensors one behind the other, as they travel: scaled, and in the type of the wire. Made once `agreed` of
+// the tensors is there: asks for the memory of their outputs. One that cannot be had is an error of its tensor alone, whose numbers
+// take part nevertheless.
+class PackedNumbers final : public Transport::Payload {
+ public:
+  PackedNumbers(Job& job, const Arguments& arguments)
+      : narrow_(Narrows(arguments)),
+        dtype_(narrow_ ? arguments.wire : arguments.dtype),
+        width_(DTypeSize(dtype_)),
+        prescale_(arguments.prescale) {
+    pieces_.reserve(job.tensors.size());
+    for (Job::Tensor& tensor : job.tensors) {
+      Piece piece{.first = count_ * width_};
+      count_ += CountOf(*ArgumentsOf(tensor).shape);
+      if (tensor.request != nullptr) {
+        piece.input = static_cast<const char*>(tensor.request->input);
+        Result<void*> out = tensor.request->allocate(tensor.agreed);
+        if (out.ok()) {
+          piece.output = static_cast<char*>(out.value());
+        } else {
+          tensor.status = std::move(out).status();
+        }
+      }
+      if (count_ * width_ > piece.first) pieces_.push_back(piece);
+    }
+  }
+
+  size_t count() const { return count_; }
+  DType dtype() const { return dtype_; }
+
+  void Read(size_t offset, size_t bytes, void* to) override {
+    auto* place = static_cast<char*>(to);
+    ForEach(offset, bytes, [&](const Piece& piece, size_t within, size_t part) {
+      ReadPiece(piece, within, part, place);
+      place += part;
+    });
+  }
+
+  const void* Find(size_t offset, size_t bytes, void* place) override {
+    const size_t at = PieceOf(offset);
+    const Piece& piece = pieces_[at];
+    if (!narrow_ && prescale_ == 1 && piece.input != nullptr && offset + bytes <= End(at)) {
+      return piece.input + (offset - piece.first);
+    }
+    Read(offset, bytes, place);
+    return place;
+  }
+
+  void Write(size_t offset, size_t bytes, const void* from) override {
+    const auto* place = static_cast<const char*>(from);
+    ForEach(offset, bytes, [&](const Piece& piece, size_t within, size_t part) {
+      if (piece.output != nullptr && narrow_) {
+        Widen(place, part / width_, dtype_, reinterpret_cast<float*>(piece.output) + within / width_);
+      } else if (piece.output != nullptr) {
+        CopyBytes(piece.output + within, place, part);
+      }
+      place += part;
+    });
+  }
+
+ private:
+  // A tensor that has numbers.
+  struct Piece {
+    size_t first = 0;             // of its bytes, as they travel
+    const char* input = nullptr;  // null: zeros, this rank has joined
+    char* output = nullptr;       // null: nobody wants the result
+  };
+  // Of floats that are scaled before they are narrowed; stay in the first-level cache.
+  static constexpr size_t kBlock = 1024;
+
+  size_t End(size_t piece) const { return piece + 1 < pieces_.size() ? pieces_[piece + 1].first : count_ * width_; }
+
+  // The piece that holds the byte at `offset`.
+  size_t PieceOf(size_t offset) const {
+    const auto after = std::upper_bound(pieces_.begin(), pieces_.end(), offset,
+                                        [](size_t bytes, const Piece& piece) { return bytes < piece.first; });
+    return static_cast<size_t>(after - pieces_.begin()) - 1;
+  }
+
+  // body(piece, offset in the piece, bytes of it), in order.
+  template <typename Body>
+  void ForEach(size_t offset, size_t bytes, const Body& body) const {
+    if (bytes == 0) return;
+    const size_t last = offset + bytes;
+    for (size_t at = PieceOf(offset); offset < last; ++at) {
+      const size_t end = std::min(End(at), last);
+      body(pieces_[at], offset - pieces_[at].first, end - offset);
+      offset = end;
+    }
+  }
+
+  void ReadPiece(const Piece& piece, size_t within, size_t bytes, char* to) const {
+    if (piece.input == nullptr) {
+      std::memset(to, 0, bytes);
+    } else if (!narrow_) {
+      CopyBytes(to, piece.input + within, bytes);
+      if (prescale_ != 1) Scale(to, bytes / width_, dtype_, prescale_);
+    } else {
+      const float* const from = reinterpret_cast<const float*>(piece.input) + within / width_;
+      const size_t count = bytes / width_;
+      if (prescale_ == 1) return Narrow(from, count, dtype_, to);
+      alignas(64) float block[kBlock];
+      for (size_t i = 0; i < count; i += kBlock) {
+        const size_t n = std::min(kBlock, count - i);
+        std::memcpy(block, from + i, n * sizeof(float));
+        Scale(block, n, DType::kFloat32, prescale_);
+        Narrow(block, n, dtype_, to + i * width_);
+      }
+    }
+  }
+
+  const bool narrow_;
+  const DType dtype_;
+  const size_t width_;
+  const double prescale_;
+  std::vector<Piece> pieces_;
+  size_t count_ = 0;
+};
 
 }  // namespace
 
@@ -89,7 +214,7 @@ Status NoMemory(size_t bytes) {
 Status Executor::Run(Job& job, Deadline deadline) {
   switch (job.kind) {
     case Collective::kAllReduce:
-      return job.tensors.size() > 1 ? Packed(job, deadline) : Reduction(job, deadline);
+      return job.tensors.size() > 1 || InSharedMemory(job) ? Packed(job, deadline) : Reduction(job, deadline);
     case Collective::kReduce:
       return Reduction(job, deadline);
     case Collective::kReduceScatter:
@@ -108,6 +233,15 @@ Status Executor::Run(Job& job, Deadline deadline) {
       return OkStatus();
   }
   return InternalError("a collective of no kind");
+}
+
+// Whether the ranks of an allreduce read each other's numbers where they lie.
+bool Executor::InSharedMemory(const Job& job) const {
+  const Arguments first = ArgumentsOf(job.tensors[0]);
+  size_t count = 0;
+  for (const Job::Tensor& tensor : job.tensors) count += CountOf(*ArgumentsOf(tensor).shape);
+  return ReducesInSharedMemory(transport_, {.ranks = job.ranks, .me = job.me}, count, Narrows(first) ? first.wire : first.dtype,
+                               first.op, algorithm_);
 }
 
 // One tensor, in its own memory. allreduce and reduce.
@@ -145,53 +279,23 @@ Status Executor::Reduction(Job& job, Deadline deadline) {
   return OkStatus();
 }
 
-// Several small tensors of equal arguments, one behind the other.
+// Tensors of equal arguments, one behind the other: straight between their memory and what the ranks share, or through a buffer.
 Status Executor::Packed(Job& job, Deadline deadline) {
   const Arguments first = ArgumentsOf(job.tensors[0]);
-  const bool narrow = first.wire != DType::kFloat32 && first.dtype == DType::kFloat32;
-  const DType dtype = narrow ? first.wire : first.dtype;
-  const size_t width = DTypeSize(dtype);
-  size_t total = 0;
-  for (const Job::Tensor& tensor : job.tensors) total += CountOf(*ArgumentsOf(tensor).shape);
-  char* const buffer = packed_.Get(total * width);
-  if (buffer == nullptr) return NoMemory(total * width);
-  char* at = buffer;
-  for (const Job::Tensor& tensor : job.tensors) {
-    const size_t count = CountOf(*ArgumentsOf(tensor).shape);
-    if (tensor.request == nullptr) {
-      std::memset(at, 0, count * width);
-    } else if (narrow && first.prescale == 1) {
-      Narrow(static_cast<const float*>(tensor.request->input), count, dtype, at);
-    } else if (narrow) {
-      char* const wide = scratch_.Get(count * sizeof(float));
-      if (wide == nullptr) return NoMemory(count * sizeof(float));
-      Copy(wide, tensor.request->input, count * sizeof(float));
-      Scale(wide, count, DType::kFloat32, first.prescale);
-      Narrow(reinterpret_cast<const float*>(wide), count, dtype, at);
-    } else {
-      Copy(at, tensor.request->input, count * width);
-      if (first.prescale != 1) Scale(at, count, dtype, first.prescale);
-    }
-    at += count * width;
+  for (Job::Tensor& tensor : job.tensors) tensor.agreed.shape = *ArgumentsOf(tensor).shape;
+  const GroupView group{.ranks = job.ranks, .me = job.me};
+  PackedNumbers numbers(job, first);
+  const size_t bytes = numbers.count() * DTypeSize(numbers.dtype());
+  if (InSharedMemory(job)) {
+    return AllReduceShared(transport_, group, numbers, numbers.count(), numbers.dtype(), first.op, algorithm_, deadline,
+                           FinishOf(first, job));
   }
-  MXREC_RETURN_IF_ERROR(AllReduce(transport_, {.ranks = job.ranks, .me = job.me}, buffer, total, dtype, first.op, algorithm_,
-                                  deadline, FinishOf(first, job)));
-  at = buffer;
-  for (Job::Tensor& tensor : job.tensors) {
-    const size_t count = CountOf(*ArgumentsOf(tensor).shape);
-    if (tensor.request != nullptr) {
-      tensor.agreed.shape = tensor.request->shape;
-      Result<void*> out = tensor.request->allocate(tensor.agreed);
-      if (!out.ok()) {
-        tensor.status = std::move(out).status();
-      } else if (narrow) {
-        Widen(at, count, dtype, static_cast<float*>(out.value()));
-      } else {
-        Copy(out.value(), at, count * width);
-      }
-    }
-    at += count * width;
-  }
+  char* const buffer = packed_.Get(bytes);
+  if (buffer == nullptr) return NoMemory(bytes);
+  numbers.Read(0, bytes, buffer);
+  MXREC_RETURN_IF_ERROR(
+      AllReduce(transport_, group, buffer, numbers.count(), numbers.dtype(), first.op, algorithm_, deadline, FinishOf(first, job)));
+  numbers.Write(0, bytes, buffer);
   return OkStatus();
 }
 

@@ -7,11 +7,10 @@
 // Long parts pass in pieces while the ring is in the caches of both processors.
 //
 // Chunks: SharedAllReduce cuts the payload into chunks of `chunk_bytes`, a chunk into one slice a rank. Of chunk k a rank
-//   1. copies the slices of the others into its memory (`staged` = k + 1),
-//   2. once all have staged it, reduces its own slice, reading the others' memory, and writes the result to its payload and into
-//   its memory
-//      (`reduced` = k + 1),
-//   3. once all have reduced it, copies the other slices from their owners' memory to its payload (`copied` = k + 1).
+//   1. reads the slices of the others from its payload into its memory (`staged` = k + 1),
+//   2. once all have staged it, reduces its own slice, reading the others' memory, and writes the result into its memory and to its
+//      payload (`reduced` = k + 1),
+//   3. once all have reduced it, writes the other slices from their owners' memory to its payload (`copied` = k + 1).
 // A rank stages chunk k + 2, reduces chunk k + 1 and copies chunk k in turns, so that what it waits for is what the others did a
 // turn ago; slot k % kSlots is free again when all have copied chunk k - kSlots. The counters go on over all calls.
 //
@@ -35,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "mxrec/base/copy_bytes.h"
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/comm/transport/life.h"
 #include "mxrec/comm/transport/shm/meeting.h"
@@ -169,15 +169,12 @@ class ShmTransport final : public Transport {
         [&] { return peers_.empty(); }, [&] { return peers_; });
   }
 
-  Status SharedAllReduce(const void* input, void* data, size_t bytes, size_t granule, SliceReducer& reducer,
-                         Deadline deadline) override {
+  Status SharedAllReduce(Payload& payload, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline) override {
     MXREC_RETURN_IF_ERROR(life_.Alive());
     if (granule == 0 || kLine % granule != 0 || bytes % granule != 0) {
       return InvalidArgumentError("shared allreduce: " + std::to_string(bytes) + " bytes in elements of " +
                                   std::to_string(granule));
     }
-    const auto* const from = static_cast<const char*>(input);
-    auto* const to = static_cast<char*>(data);
     const uint64_t first = chunks_, count = (bytes + layout_.chunk_bytes - 1) / layout_.chunk_bytes;
     chunks_ += count;
     RankState& me = State(rank_);
@@ -186,22 +183,21 @@ class ShmTransport final : public Transport {
       if (step < count) {
         const uint64_t chunk = first + step;
         if (chunk >= kSlots) MXREC_RETURN_IF_ERROR(WaitForAll(&RankState::copied, chunk - kSlots + 1, deadline));
-        Stage(from + step * layout_.chunk_bytes, ChunkBytes(bytes, step), chunk);
+        Stage(payload, step * layout_.chunk_bytes, ChunkBytes(bytes, step), chunk);
         if (step == 0) me.payload.store(bytes, std::memory_order_relaxed);
         Publish(me.staged, chunk + 1);
       }
       if (step >= 1 && step <= count) {
         const uint64_t chunk = first + step - 1;
-        const size_t offset = (step - 1) * layout_.chunk_bytes;
         MXREC_RETURN_IF_ERROR(WaitForAll(&RankState::staged, chunk + 1, deadline));
         if (step == 1) MXREC_RETURN_IF_ERROR(ComparePayloads(bytes));
-        ReduceOwnSlice(from + offset, to + offset, ChunkBytes(bytes, step - 1), chunk, reducer);
+        ReduceOwnSlice(payload, (step - 1) * layout_.chunk_bytes, ChunkBytes(bytes, step - 1), chunk, reducer);
         Publish(me.reduced, chunk + 1);
       }
       if (step >= 2) {
         const uint64_t chunk = first + step - 2;
         MXREC_RETURN_IF_ERROR(WaitForAll(&RankState::reduced, chunk + 1, deadline));
-        CopyOtherSlices(to + (step - 2) * layout_.chunk_bytes, ChunkBytes(bytes, step - 2), chunk);
+        CopyOtherSlices(payload, (step - 2) * layout_.chunk_bytes, ChunkBytes(bytes, step - 2), chunk);
         Publish(me.copied, chunk + 1);
       }
     }
@@ -295,7 +291,7 @@ class ShmTransport final : public Transport {
       } else {
         const size_t place = written % capacity;
         const size_t bytes = std::min({part.bytes - at.offset, room, capacity - place, capacity / kPieces});
-        std::memcpy(ring + place, static_cast<const char*>(part.data) + at.offset, bytes);
+        CopyBytes(ring + place, static_cast<const char*>(part.data) + at.offset, bytes);
         at.offset += bytes;
         written += RoundUp(bytes, kLine);
         if (at.offset == part.bytes) {
@@ -335,7 +331,7 @@ class ShmTransport final : public Transport {
         if (part.sink != nullptr) {
           part.sink->Take(at.offset, ring + place, bytes);
         } else {
-          std::memcpy(static_cast<char*>(part.data) + at.offset, ring + place, bytes);
+          CopyBytes(static_cast<char*>(part.data) + at.offset, ring + place, bytes);
         }
         at.offset += bytes;
         read += RoundUp(bytes, kLine);
@@ -360,15 +356,16 @@ class ShmTransport final : public Transport {
     return {std::min(rank * slice, chunk_bytes), std::min((rank + 1) * slice, chunk_bytes)};
   }
 
-  void Stage(const char* payload, size_t bytes, uint64_t chunk) {
+  // `offset`, `bytes`: the chunk's place in the payload.
+  void Stage(Payload& payload, size_t offset, size_t bytes, uint64_t chunk) {
     char* const mine = Chunk(rank_, chunk);
     const auto [first, last] = Slice(rank_, bytes);
-    std::memcpy(mine, payload, first);
-    std::memcpy(mine + last, payload + last, bytes - last);
+    if (first > 0) payload.Read(offset, first, mine);
+    if (bytes > last) payload.Read(offset + last, bytes - last, mine + last);
     Count(bytes - (last - first), 0);
   }
 
-  void ReduceOwnSlice(const char* from, char* to, size_t bytes, uint64_t chunk, SliceReducer& reducer) {
+  void ReduceOwnSlice(Payload& payload, size_t offset, size_t bytes, uint64_t chunk, SliceReducer& reducer) {
     const auto [first, last] = Slice(rank_, bytes);
     slices_.resize(layout_.ranks);
     // The own slice of the own memory has not been staged: it is free for the result.
@@ -377,19 +374,19 @@ class ShmTransport final : public Transport {
     for (size_t at = first; at < last; at += kBlock) {
       const size_t block = std::min(kBlock, last - at);
       for (size_t r = 0; r < layout_.ranks; ++r) {
-        slices_[r] = static_cast<int>(r) == rank_ ? from + at : Chunk(r, chunk) + at;
+        slices_[r] = static_cast<int>(r) == rank_ ? payload.Find(offset + at, block, block_) : Chunk(r, chunk) + at;
       }
       reducer.Reduce(slices_, result + at, block);
-      std::memcpy(to + at, result + at, block);
+      payload.Write(offset + at, block, result + at);
     }
     Count((layout_.ranks - 1) * (last - first), 0);
   }
 
-  void CopyOtherSlices(char* payload, size_t bytes, uint64_t chunk) {
+  void CopyOtherSlices(Payload& payload, size_t offset, size_t bytes, uint64_t chunk) {
     for (size_t r = 0; r < layout_.ranks; ++r) {
       if (static_cast<int>(r) == rank_) continue;
       const auto [first, last] = Slice(r, bytes);
-      std::memcpy(payload + first, Chunk(r, chunk) + first, last - first);
+      if (last > first) payload.Write(offset + first, last - first, Chunk(r, chunk) + first);
     }
   }
 
@@ -522,6 +519,7 @@ class ShmTransport final : public Transport {
   std::vector<size_t> next_send_, next_receive_;
   std::vector<int> peers_;  // with parts left
   std::vector<const void*> slices_;
+  alignas(kLine) char block_[kBlock];  // of the own slice, where it does not stand in one piece
 };
 
 }  // namespace
