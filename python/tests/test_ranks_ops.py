@@ -27,7 +27,16 @@ def reductions():
   named = {how: hccl_ops.allreduce(value, how) for how in ("sum", "max", "min", "prod")}
   named["reduce"] = hccl_ops.reduce(tf.constant([10 * (me + 1)]), "sum", 1)
   named["scatter"] = hccl_ops.reduce_scatter(tf.constant([[0, 1, 2, 3], [10, 11, 12, 13]][me]), "sum", 2)
+  # Results that lie in memory that is kept: one that somebody holds is left alone by the steps after it.
+  large = tf.Variable(tf.fill([9 << 20], me + 1.0), use_resource=True)
+  total, twice = hccl_ops.allreduce(large, "sum"), large.assign(large * 2)
   with tf.Session() as session:
+    session.run(large.initializer)
+    held = session.run(total)
+    for expected in (6, 12):
+      session.run(twice.op)
+      assert np.array_equal(session.run(total), np.full(9 << 20, expected, np.float32))
+    assert np.array_equal(held, np.full(9 << 20, 3, np.float32))
     return {name: session.run(tensor) for name, tensor in named.items()}
 
 

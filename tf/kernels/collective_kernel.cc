@@ -1,7 +1,5 @@
 #include "tf/kernels/collective_kernel.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -12,6 +10,7 @@
 #include "tensorflow/core/framework/cancellation.h"
 #include "tf/comm_runtime.h"
 #include "tf/kernels/hcom_groups.h"
+#include "tf/kernels/kept_tensor.h"
 #include "tf/kernels/table_resource.h"
 #include "tf/merged_attrs.h"
 
@@ -40,19 +39,8 @@ size_t Elements(const std::vector<int64_t>& shape) {
   return count;
 }
 
-// From this size on an allocation is a mapping of its own, whose pages come with the first write: a few large ones instead of
-// thousands, where the system has them.
-constexpr size_t kFreshBytes = size_t{32} << 20;
-constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
-
-void AskForHugePages(void* data, size_t bytes) {
-#ifdef MADV_HUGEPAGE
-  if (bytes < kFreshBytes) return;
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
-  const uintptr_t first = (begin + kHugePage - 1) / kHugePage * kHugePage, last = (begin + bytes) / kHugePage * kHugePage;
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
-}
+// Results of this size would be mappings of their own, made anew in every step: their pages cost a quarter of the exchange.
+constexpr int64_t kKeptBytes = int64_t{32} << 20;
 
 template <typename T>
 void Divide(void* data, size_t count, int64_t size) {
@@ -373,17 +361,21 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     if (part.allocate) {
       request.allocate = [call, i](const Agreed& result) { return call->parts[i].allocate(call->ctx, result); };
     } else if (part.output >= 0) {
-      request.allocate = [call, i, input = request.input](const Agreed& result) -> Result<void*> {
+      request.allocate = [call, i](const Agreed& result) -> Result<void*> {
         const Part& part = call->parts[i];
         TensorShape shape;
         for (const int64_t size : result.shape) MXREC_RETURN_IF_ERROR(FromTf(shape.AddDimWithStatus(size)));
         Tensor* output = nullptr;
-        if (part.forwards) {
-          MXREC_RETURN_IF_ERROR(FromTf(call->ctx->forward_input_or_allocate_output({part.output}, part.output, shape, &output)));
-        } else {
-          MXREC_RETURN_IF_ERROR(FromTf(call->ctx->allocate_output(part.output, shape, &output)));
+        if (part.forwards && call->ctx->forward_input_to_output_with_shape(part.output, part.output, shape, &output)) {
+          return output->data();
         }
-        if (output->data() != input) AskForHugePages(output->data(), output->TotalBytes());
+        const DataType type = call->ctx->expected_output_dtype(part.output);
+        if (shape.num_elements() >= kKeptBytes / tensorflow::DataTypeSize(type)) {
+          MXREC_ASSIGN_OR_RETURN(const Tensor kept, KeptTensor(call->ctx, type, shape));
+          call->ctx->set_output(part.output, kept);
+          return kept.data();
+        }
+        MXREC_RETURN_IF_ERROR(FromTf(call->ctx->allocate_output(part.output, shape, &output)));
         return output->data();
       };
     }

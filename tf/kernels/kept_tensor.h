@@ -1,8 +1,6 @@
-// KeptTensor: a tensor of changing size whose memory is kept for the next one when it is freed.
-//
-// A sum of sparse gradients has another size in every step, tens of megabytes long, and the C library gives such blocks back to the
-// system: a step would pay for thousands of fresh pages. Up to 16 idle blocks and 128 MiB are kept, in large pages where the system
-// has them. Tensors below 1 MiB are TensorFlow's own. Threads: any.
+// KeptTensor: a large tensor whose memory is kept for the next one when it is freed (tf/kernels/memory_shelf.h): sums of sparse
+// gradients, which have another size in every step, and results of collectives from 32 MiB on. The process keeps up to 16 idle
+// blocks and 256 MiB. Tensors below 1 MiB are TensorFlow's own. Threads: any.
 #ifndef MXREC_TF_KERNELS_KEPT_TENSOR_H_
 #define MXREC_TF_KERNELS_KEPT_TENSOR_H_
 
