@@ -113,7 +113,7 @@ def slices_case() -> tuple:
   """The sum of sparse gradients; rows of one id may come several times, which their sum does not show."""
   values = variable("values", np.full([IDS, DIM], 1.0, np.float32))
   result = summed_slices(tf.IndexedSlices(tf.identity(values), variable("ids", ids_of(rank)).read_value(), [ID_RANGE, DIM]))
-  # Fetched as numbers: Grappler drops an op that is not stateful, such as Horovod's allgather, when a step needs it for its end alone.
+  # Fetched as numbers: Grappler drops an op that is not stateful, such as Horovod's allgather, when a step needs only its end.
   return (result.values[0, 0], result.indices[0]), tf.reduce_sum(result.values[:, 0]), float(size * IDS)
 
 
