@@ -83,6 +83,14 @@ CommOptions WithSessionSettings(CommOptions options) {
 
 void EndWith(CommRequest& request, const Status& status) { request.done(status, Agreed()); }
 
+void HandOn(const std::shared_ptr<Communicator>& communicator, std::vector<CommRequest> requests, const Status& failure) {
+  if (communicator != nullptr) {
+    communicator->Submit(std::move(requests));
+  } else {
+    for (CommRequest& request : requests) EndWith(request, failure);
+  }
+}
+
 void MakeCommunicator() {
   State& state = GetState();
   CommOptions options;
@@ -111,13 +119,7 @@ void MakeCommunicator() {
   for (const auto& [request, why] : refusals) {
     if (communicator != nullptr) communicator->Refuse(request, why);
   }
-  for (CommRequest& request : waiting) {
-    if (communicator != nullptr) {
-      communicator->Submit(std::move(request));
-    } else {
-      EndWith(request, made.status());
-    }
-  }
+  HandOn(communicator, std::move(waiting), made.status());
   for (const auto& starter : starters) starter(made.ok() ? OkStatus() : made.status());
 }
 
@@ -162,16 +164,6 @@ std::shared_ptr<Communicator> Destination(State& state, std::vector<CommRequest>
   }
   *failure = state.failure;
   return state.communicator;
-}
-
-void HandOn(const std::shared_ptr<Communicator>& communicator, std::vector<CommRequest> requests, const Status& failure) {
-  if (communicator != nullptr && requests.size() == 1) {
-    communicator->Submit(std::move(requests[0]));
-  } else if (communicator != nullptr) {
-    communicator->Submit(std::move(requests));
-  } else {
-    for (CommRequest& request : requests) EndWith(request, failure);
-  }
 }
 
 void NextTurn(const std::string& key, CommRequest request) {

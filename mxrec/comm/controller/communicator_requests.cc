@@ -22,7 +22,7 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
     return wrong("tensor " + std::to_string(request.part) + " of " + std::to_string(request.parts) + ", expected at most " +
                  std::to_string(kMaxParts) + " tensors and one of them");
   }
-  if (request.part > 0 && !request.name.ends_with("/" + std::to_string(request.part))) {
+  if (!request.name.ends_with(PartSuffix(request.part))) {
     return wrong("tensor " + std::to_string(request.part) + " of an operation, expected its number at the end of its name");
   }
   uint64_t count = 1;
@@ -151,23 +151,11 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Nex
   return OkStatus();
 }
 
-void CommunicatorImpl::GoOn(Next next) {
-  if (next == Next::kWake || (next == Next::kSendHere && SendQueued())) Wake();
-}
+void CommunicatorImpl::Submit(CommRequest request) { SubmitAll({&request, 1}); }
 
-void CommunicatorImpl::Submit(CommRequest request) {
-  Next next = Next::kNothing;
-  Status status;
-  {
-    const std::lock_guard lock(mutex_);
-    ++submitted_;
-    status = Enqueue(request, pending_ == 0, &next);
-  }
-  if (!status.ok() && request.done) request.done(status, {});
-  GoOn(next);
-}
+void CommunicatorImpl::Submit(std::vector<CommRequest> requests) { SubmitAll(requests); }
 
-void CommunicatorImpl::Submit(std::vector<CommRequest> requests) {
+void CommunicatorImpl::SubmitAll(std::span<CommRequest> requests) {
   Next next = Next::kNothing;
   std::vector<std::pair<size_t, Status>> refused;
   {
@@ -179,7 +167,7 @@ void CommunicatorImpl::Submit(std::vector<CommRequest> requests) {
       if (!status.ok()) refused.emplace_back(i, std::move(status));
     }
   }
-  GoOn(next);
+  if (next == Next::kWake || (next == Next::kSendHere && SendQueued())) Wake();
   for (const auto& [i, status] : refused) {
     if (requests[i].done) requests[i].done(status, {});
   }

@@ -30,6 +30,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -145,7 +146,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   enum class Next : uint8_t { kNothing, kWake, kSendHere };
   // With mutex_ held.
   Status Enqueue(CommRequest& request, bool nothing_pending, Next* next);
-  void GoOn(Next next);
+  void SubmitAll(std::span<CommRequest> requests);
   void EraseName(const Name& name);
   Status ChangeGroup(const std::string& name, std::vector<int> ranks, bool remove);
 

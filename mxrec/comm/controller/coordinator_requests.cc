@@ -26,10 +26,13 @@ bool IsPointToPoint(Collective kind) { return kind == Collective::kSend || kind 
 // A rank that refuses one name again and again, while others never ask for it, costs no more memory than this.
 constexpr size_t kMostDebts = 4096;
 
-// What one tensor of an operation is called after the operation's name, which is its first tensor's.
-std::string PartSuffix(int part) { return part == 0 ? "" : "/" + std::to_string(part); }
-
 }  // namespace
+
+std::string PartSuffix(int part) {
+  std::string suffix;
+  if (part > 0) suffix.append("/").append(std::to_string(part));
+  return suffix;
+}
 
 std::string PointToPointName(int from, int to, int64_t tag) {
   std::string name = "\x1f";

@@ -214,7 +214,8 @@ Status NoMemory(size_t bytes) {
 Status Executor::Run(Job& job, Deadline deadline) {
   switch (job.kind) {
     case Collective::kAllReduce:
-      return job.tensors.size() > 1 || InSharedMemory(job) ? Packed(job, deadline) : Reduction(job, deadline);
+      return job.tensors.size() > 1 || InSharedMemory(job, CountOf(*ArgumentsOf(job.tensors[0]).shape)) ? Packed(job, deadline)
+                                                                                                        : Reduction(job, deadline);
     case Collective::kReduce:
       return Reduction(job, deadline);
     case Collective::kReduceScatter:
@@ -235,11 +236,9 @@ Status Executor::Run(Job& job, Deadline deadline) {
   return InternalError("a collective of no kind");
 }
 
-// Whether the ranks of an allreduce read each other's numbers where they lie.
-bool Executor::InSharedMemory(const Job& job) const {
+// Whether the ranks of an allreduce of `count` numbers in all read each other's where they lie.
+bool Executor::InSharedMemory(const Job& job, size_t count) const {
   const Arguments first = ArgumentsOf(job.tensors[0]);
-  size_t count = 0;
-  for (const Job::Tensor& tensor : job.tensors) count += CountOf(*ArgumentsOf(tensor).shape);
   return ReducesInSharedMemory(transport_, {.ranks = job.ranks, .me = job.me}, count, Narrows(first) ? first.wire : first.dtype,
                                first.op, algorithm_);
 }
@@ -286,7 +285,7 @@ Status Executor::Packed(Job& job, Deadline deadline) {
   const GroupView group{.ranks = job.ranks, .me = job.me};
   PackedNumbers numbers(job, first);
   const size_t bytes = numbers.count() * DTypeSize(numbers.dtype());
-  if (InSharedMemory(job)) {
+  if (InSharedMemory(job, numbers.count())) {
     return AllReduceShared(transport_, group, numbers, numbers.count(), numbers.dtype(), first.op, algorithm_, deadline,
                            FinishOf(first, job));
   }

@@ -57,7 +57,7 @@ class Executor {
 
  private:
   void* Allocate(Job::Tensor& tensor, AlignedBuffer& instead, size_t bytes);
-  bool InSharedMemory(const Job& job) const;
+  bool InSharedMemory(const Job& job, size_t count) const;
   Status Reduction(Job& job, Deadline deadline);
   Status Packed(Job& job, Deadline deadline);
   Status Scatter(Job& job, Deadline deadline);
