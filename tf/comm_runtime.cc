@@ -67,6 +67,13 @@ State& GetState() {
   return *state;
 }
 
+// Of now; null: there is none.
+std::shared_ptr<Communicator> Current() {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return state.communicator;
+}
+
 CommOptions WithSessionSettings(CommOptions options) {
   if (const std::optional<int64_t> seconds = CollectiveTimeout(); seconds && *seconds > 0) {
     options.stall_abort = std::chrono::seconds(*seconds);
@@ -311,24 +318,14 @@ void CancelComm(const std::string& group, const std::string& name, const void* o
 }
 
 Status AddCommGroup(const std::string& name, const std::vector<int>& ranks) {
-  State& state = GetState();
   MXREC_RETURN_IF_ERROR(StartCommAndWait());
-  std::shared_ptr<Communicator> communicator;
-  {
-    const std::lock_guard<std::mutex> lock(state.mutex);
-    communicator = state.communicator;
-  }
+  const std::shared_ptr<Communicator> communicator = Current();
   if (communicator == nullptr) return FailedPreconditionError("group '" + name + "': the collective runtime has been shut down");
   return communicator->AddGroup(name, ranks);
 }
 
 Status RemoveCommGroup(const std::string& name) {
-  State& state = GetState();
-  std::shared_ptr<Communicator> communicator;
-  {
-    const std::lock_guard<std::mutex> lock(state.mutex);
-    communicator = state.communicator;
-  }
+  const std::shared_ptr<Communicator> communicator = Current();
   return communicator == nullptr ? OkStatus() : communicator->RemoveGroup(name);
 }
 
@@ -341,21 +338,12 @@ void ServeComm(const std::string& service, Communicator::Handler handler) {
 
 Result<std::string> CallComm(int rank, const std::string& service, std::string_view request, Deadline deadline) {
   MXREC_RETURN_IF_ERROR(StartCommAndWait());
-  State& state = GetState();
-  std::shared_ptr<Communicator> communicator;
-  {
-    const std::lock_guard<std::mutex> lock(state.mutex);
-    communicator = state.communicator;
-  }
+  const std::shared_ptr<Communicator> communicator = Current();
   if (communicator == nullptr) return FailedPreconditionError("the collective runtime has been shut down");
   return communicator->Call(rank, service, request, deadline);
 }
 
-bool CommIsUp() {
-  State& state = GetState();
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  return state.communicator != nullptr;
-}
+bool CommIsUp() { return Current() != nullptr; }
 
 bool CommWaits(std::chrono::milliseconds time) {
   State& state = GetState();
@@ -399,12 +387,7 @@ void ShutdownComm(std::function<void(const Status&)> done) {
 }
 
 void LeaveComm() {
-  State& state = GetState();
-  std::shared_ptr<Communicator> communicator;
-  {
-    const std::lock_guard<std::mutex> lock(state.mutex);
-    communicator = state.communicator;
-  }
+  const std::shared_ptr<Communicator> communicator = Current();
   if (communicator == nullptr) return;
   const Status left = communicator->Shutdown();
   if (!left.ok()) MXREC_LOG(DEBUG) << "end of the collective runtime: " << left.message();
@@ -413,10 +396,9 @@ void LeaveComm() {
 Result<std::vector<int>> CommMachines() {
   if (ConfiguredComm().size == 1) return std::vector<int>{0};
   MXREC_RETURN_IF_ERROR(StartCommAndWait());
-  State& state = GetState();
-  const std::lock_guard<std::mutex> lock(state.mutex);
-  if (state.communicator == nullptr) return FailedPreconditionError("the collective runtime has been shut down");
-  return state.communicator->Machines();
+  const std::shared_ptr<Communicator> communicator = Current();
+  if (communicator == nullptr) return FailedPreconditionError("the collective runtime has been shut down");
+  return communicator->Machines();
 }
 
 Status CommHealth() {
@@ -427,12 +409,7 @@ Status CommHealth() {
 }
 
 CommStats CommStatistics() {
-  State& state = GetState();
-  std::shared_ptr<Communicator> communicator;
-  {
-    const std::lock_guard<std::mutex> lock(state.mutex);
-    communicator = state.communicator;
-  }
+  const std::shared_ptr<Communicator> communicator = Current();
   return communicator == nullptr ? CommStats() : communicator->stats();
 }
 

@@ -31,6 +31,12 @@ std::string_view CollectiveName(Collective kind) {
   return "unknown";
 }
 
+std::string PartSuffix(int part) {
+  std::string suffix;
+  if (part > 0) suffix.append("/").append(std::to_string(part));
+  return suffix;
+}
+
 Result<std::unique_ptr<Communicator>> Communicator::Create(const CommOptions& options) {
   return internal::CreateCommunicator(options, [](const CommOptions& agreed, std::shared_ptr<Store> store) {
     if (store == nullptr) store = MakeMemoryStore();  // a world of one rank

@@ -78,6 +78,9 @@ enum class Collective : uint8_t {
 };
 std::string_view CollectiveName(Collective kind);
 
+// What tensor `part` of an operation of several is called after the name of tensor 0: "/i" for i > 0.
+std::string PartSuffix(int part);
+
 // What the ranks agreed on, given to the allocator and to the end of a request.
 struct Agreed {
   // Shape of this rank's output.
@@ -108,8 +111,8 @@ struct CommRequest {
   std::vector<int64_t> splits;
   // kAllReduce: send float32 as this type over the wire (kFloat16, kBFloat16; sums still in float32); kFloat32: as it is.
   DType wire = DType::kFloat32;
-  // Of an operation of several tensors: how many they are, which ranks agree on, and which one this is. Tensor i > 0 goes by the
-  // name of tensor 0 and "/i".
+  // Of an operation of several tensors: how many they are, which ranks agree on, and which one this is. Tensor i goes by the
+  // name of tensor 0 and PartSuffix(i).
   int parts = 1;
   int part = 0;
   const void* input = nullptr;  // stays valid until `done`

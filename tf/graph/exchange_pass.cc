@@ -19,6 +19,7 @@
 #include "tf/graph/fuse_plan.h"
 #include "tf/graph/node_groups.h"
 #include "tf/graph/npu_optimizer_pass.h"
+#include "tf/node_attrs.h"
 
 namespace mxrec {
 namespace {
@@ -76,7 +77,7 @@ TfStatus Join(Graph* graph, const std::vector<Node*>& nodes) {
     if (GetNodeAttr(node->attrs(), "mean", &own).ok()) mean.insert(mean.end(), own.begin(), own.end());
     bool trained = false;
     training = training || (GetNodeAttr(node->attrs(), "training", &trained).ok() && trained);
-    if (line.empty()) line = TextAttr(*node, "_mxrec_line");
+    if (line.empty()) line = TextAttr(*node, kLineAttr);
   }
   NodeBuilder builder(name, std::string(kind.type), graph->op_registry());
   for (int list = 0; list < kind.inputs; ++list) {
@@ -89,7 +90,7 @@ TfStatus Join(Graph* graph, const std::vector<Node*>& nodes) {
   builder.Attr("group", TextAttr(*nodes.front(), "group"));
   if (!mean.empty()) builder.Attr("mean", mean);
   if (kind.type == "MxrecExchangeRows") builder.Attr("training", training);
-  if (!line.empty()) builder.Attr("_mxrec_line", line);
+  if (!line.empty()) builder.Attr(kLineAttr, line);
   builder.Device(nodes.front()->requested_device()).AssignedDevice(nodes.front()->assigned_device_name());
   Node* joined = nullptr;
   MXREC_TF_RETURN_IF_ERROR(builder.Finalize(graph, &joined));

@@ -19,7 +19,7 @@
 #include "tf/graph/branches.h"
 #include "tf/graph/node_groups.h"
 #include "tf/graph/npu_optimizer_pass.h"
-#include "tf/merged_attrs.h"
+#include "tf/node_attrs.h"
 
 namespace mxrec {
 namespace {
@@ -34,7 +34,6 @@ using tensorflow::NodeBuilder;
 // Larger ones cost more time between the ranks than in the executor, and gain by starting each by itself.
 constexpr int64_t kSmallBytes = int64_t{128} << 10;
 constexpr char kBytesAttr[] = "_mxrec_bytes";
-constexpr char kLineAttr[] = "_mxrec_line";
 
 bool IsHcom(const Node& node) { return node.type_string() == "HcomAllReduce"; }
 

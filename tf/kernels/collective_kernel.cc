@@ -12,7 +12,7 @@
 #include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/kept_tensor.h"
 #include "tf/kernels/table_resource.h"
-#include "tf/merged_attrs.h"
+#include "tf/node_attrs.h"
 
 namespace mxrec {
 
@@ -133,7 +133,7 @@ CollectiveKernel::CollectiveKernel(tensorflow::OpKernelConstruction* ctx) : Asyn
   if (ctx->HasAttr("tensor_name")) OP_REQUIRES_OK(ctx, ctx->GetAttr("tensor_name", &tensor_name_));
   // Of a node of a graph a hidden attribute, of an op that runs at once one of its own.
   std::string line;
-  for (const char* const attribute : {"line", "_mxrec_line"}) {
+  for (const char* const attribute : {"line", kLineAttr}) {
     if (line.empty() && ctx->HasAttr(attribute)) OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &line));
   }
   origin_ = OriginOf(name(), line);
@@ -352,7 +352,7 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
     if (!merged_.empty()) {
       request.name = merged_[i].name;
     } else if (request.name.empty()) {
-      request.name = i == 0 ? agreed : agreed + "/" + std::to_string(i);
+      request.name = agreed + PartSuffix(static_cast<int>(i));
       request.parts = static_cast<int>(count);
       request.part = static_cast<int>(i);
     }

@@ -3,9 +3,9 @@
 //
 // A kernel describes each of its tensors as a Part and calls Run, which ends the op when all parts have ended. Names: `tensor_name`
 // when the op has one, else the node's name, with the iteration when the node stands in a loop (iterations that run at the same
-// time must meet their likes on the other ranks); "/i" is added for tensor i > 0 of several. A node that the graph pass made of
-// several (tf/graph/merge_pass.h) has for each tensor the name and the origin that its own node had, and messages name that node;
-// when one of its tensors fails, the others are cancelled, as the end of the step would have done with their nodes.
+// time must meet their likes on the other ranks); PartSuffix(i) is added for tensor i of several. A node that the graph pass made
+// of several (tf/graph/merge_pass.h) has for each tensor the name and the origin that its own node had, and messages name that
+// node; when one of its tensors fails, the others are cancelled, as the end of the step would have done with their nodes.
 #ifndef MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
 #define MXREC_TF_KERNELS_COLLECTIVE_KERNEL_H_
 

@@ -38,8 +38,6 @@ struct CoordinatorOptions {
 
 // The name under which both ends of a send meet, and that of a join.
 std::string PointToPointName(int from, int to, int64_t tag);
-// What tensor `part` of an operation is called after the operation's name, which is its first tensor's.
-std::string PartSuffix(int part);
 inline constexpr std::string_view kJoinName = "\x1fjoin";
 
 class Coordinator {

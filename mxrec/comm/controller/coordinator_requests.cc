@@ -28,12 +28,6 @@ constexpr size_t kMostDebts = 4096;
 
 }  // namespace
 
-std::string PartSuffix(int part) {
-  std::string suffix;
-  if (part > 0) suffix.append("/").append(std::to_string(part));
-  return suffix;
-}
-
 std::string PointToPointName(int from, int to, int64_t tag) {
   std::string name = "\x1f";
   return name.append(std::to_string(from)).append(">").append(std::to_string(to)).append(" tag ").append(std::to_string(tag));
