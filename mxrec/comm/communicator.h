@@ -152,9 +152,9 @@ class Communicator {
   // Gives up waiting for a name: its `done` gets Cancelled; the other ranks learn it and get Cancelled naming this rank.
   virtual void Cancel(const std::string& group, const std::string& name) = 0;
   // Says that this rank does not take part, this time, in the operation of `request.parts` tensors that a request like this would
-  // have asked for: its kind, group, name, peer and tag count. The other ranks get InvalidArgument naming this rank and `why`, at
-  // once if they have asked, else when they do. Nothing while the name is pending here. What Submit finds wrong with a request's
-  // arguments it tells the others itself.
+  // have asked for: its kind, group, name, peer and tag count; 0 parts: for the tensor of this name alone. The other ranks get
+  // InvalidArgument naming this rank and `why`, at once if they have asked, else when they do. Nothing while the name is pending
+  // here. What Submit finds wrong with a request's arguments it tells the others itself.
   virtual void Refuse(const CommRequest& request, const Status& why) = 0;
 
   // Collective among the members alone; agreement that all gave the same ranks. AlreadyExists, InvalidArgument.

@@ -513,6 +513,37 @@ TEST(CommunicatorTest, WhatOneRankRefusesFailsOnTheOthersAtOnce) {
   EXPECT_THAT(world[1].Machines(), ElementsAre(0, 0, 0));
 }
 
+TEST(CommunicatorTest, D40ASendOrReceiveThatOneRankRefusesFailsOnTheOtherAtOnce) {
+  ThreadWorld world(3);
+  std::vector<float> in(2, 1.0f), out(2);
+  const auto part = [&](Collective kind, int peer) {
+    CommRequest request = FloatRequest(kind, kind == Collective::kSend ? "given" : "taken", in, &out);
+    request.peer = peer;
+    request.tag = 7;
+    return request;
+  };
+  const auto expect = [](const Status& status, const char* what) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("1>2 tag 7"), HasSubstr(what)));
+  };
+  {
+    // What Submit finds wrong: the receiver waits.
+    Pending receiving(world[2], part(Collective::kReceive, 1));
+    CommRequest wrong = part(Collective::kSend, 2);
+    wrong.shape = {-1};
+    EXPECT_EQ(world[1].Run(std::move(wrong)).code(), StatusCode::kInvalidArgument);
+    expect(receiving.Wait(), "rank 1 (");
+  }
+  // What the caller finds wrong: the sender comes later.
+  world[2].Refuse(part(Collective::kReceive, 1), InvalidArgumentError("no room"));
+  expect(world[1].Run(part(Collective::kSend, 2)), "no room");
+  Pending receiving(world[2], part(Collective::kReceive, 1));
+  world[2].Refuse(part(Collective::kReceive, 1), InvalidArgumentError("it is pending"));
+  world[1].Refuse(part(Collective::kSend, 1), InvalidArgumentError("to itself"));
+  EXPECT_EQ(world[1].Run(part(Collective::kSend, 2)), OkStatus());
+  EXPECT_EQ(receiving.Wait(), OkStatus());
+}
+
 // The asking thread of rank 1 sends such a request itself, the progress thread sends the cancellation: never the other way round,
 // or rank 0 would take the cancellation for one of nothing.
 TEST(CommunicatorTest, ALoneRequestIsSentBeforeItsCancellation) {

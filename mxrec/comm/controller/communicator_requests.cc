@@ -90,6 +90,12 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
   return OkStatus();
 }
 
+// What rank 0 knows a send or a receive by.
+std::string CommunicatorImpl::NameOfPair(const CommRequest& request, const GroupInfo& group) {
+  const bool sends = request.kind == Collective::kSend;
+  return PointToPointName(sends ? group.me : request.peer, sends ? request.peer : group.me, request.tag);
+}
+
 // Takes the request, or leaves it as it was and says why not.
 Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Next* next) {
   const auto in_vain = [&](const Status& why) {
@@ -113,8 +119,7 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Nex
   std::string pair;
   std::string_view name = request.kind == Collective::kJoin ? kJoinName : request.name;
   if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
-    const bool sends = request.kind == Collective::kSend;
-    name = pair = PointToPointName(sends ? group.me : request.peer, sends ? request.peer : group.me, request.tag);
+    name = pair = NameOfPair(request, group);
   }
   if (request.origin.size() > kMaxOriginBytes) request.origin.resize(kMaxOriginBytes);
   Name* at = nullptr;
@@ -217,16 +222,19 @@ void CommunicatorImpl::Cancel(const std::string& group, const std::string& name)
 }
 
 void CommunicatorImpl::AddRefusal(const CommRequest& request, const GroupInfo& group, int parts, const Status& why) {
-  const bool for_all =
-      request.kind != Collective::kSend && request.kind != Collective::kReceive && request.kind != Collective::kJoin;
-  if (!for_all || group.joined || group.ranks.size() == 1 || request.name.empty() || request.name[0] == '\x1f' ||
-      request.name.size() > kMaxNameBytes || parts > kMaxParts) {
+  if (request.kind == Collective::kJoin || group.joined || group.ranks.size() == 1 || parts > kMaxParts) return;
+  std::string name = request.name;
+  if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
+    if (request.peer < 0 || request.peer >= static_cast<int>(group.ranks.size()) || request.peer == group.me) return;
+    name = NameOfPair(request, group);
+    parts = 0;
+  } else if (name.empty() || name[0] == '\x1f' || name.size() > kMaxNameBytes) {
     return;
   }
-  const auto at = names_.find(KeyView(group.id, request.name));
+  const auto at = names_.find(KeyView(group.id, name));
   if (at != names_.end() && at->second->state != State::kIdle) return;
   std::string text(why.message().substr(0, kMaxReasonBytes));
-  refusals_.push_back({.group = group.id, .name = request.name, .parts = parts, .why = std::move(text)});
+  refusals_.push_back({.group = group.id, .name = std::move(name), .parts = parts, .why = std::move(text)});
 }
 
 void CommunicatorImpl::Refuse(const CommRequest& request, const Status& why) {
@@ -234,7 +242,7 @@ void CommunicatorImpl::Refuse(const CommRequest& request, const Status& why) {
     const std::lock_guard lock(mutex_);
     const auto id = group_ids_.find(request.group);
     if (id == group_ids_.end() || closing_ || !health_.ok()) return;
-    AddRefusal(request, groups_[id->second], std::max(request.parts, 1), why);
+    AddRefusal(request, groups_[id->second], std::max(request.parts, 0), why);
   }
   Wake();
 }

@@ -140,6 +140,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   std::string NameOfRank(int rank) const { return plane_ ? plane_->Describe(rank) : "rank " + std::to_string(rank); }
 
   Status Check(const CommRequest& request, const GroupInfo& group) const;
+  static std::string NameOfPair(const CommRequest& request, const GroupInfo& group);
   // Adds to refusals_, unless the name is pending or no one can wait for it. With mutex_ held.
   void AddRefusal(const CommRequest& request, const GroupInfo& group, int parts, const Status& why);
   // What has to be done so that a new request goes on.

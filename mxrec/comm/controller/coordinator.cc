@@ -10,6 +10,13 @@ namespace {
 
 constexpr size_t kStallsTold = 4;
 
+// Names of sends begin with a separator.
+std::string InQuotes(const std::string& name, bool point_to_point) {
+  std::string quoted = "'";
+  quoted.append(name, point_to_point ? 1 : 0).push_back('\'');
+  return quoted;
+}
+
 // Appends the agreement, in several messages when it is too long for one.
 void Split(int rank, Agreement agreement, std::vector<std::pair<int, Agreement>>* out) {
   constexpr size_t kTensors = kMaxIdsInMessage / 4, kErrors = 1024;
@@ -50,13 +57,12 @@ std::string Coordinator::Impl::Quoted(const Slot& slot) {
   for (size_t i = 0; i < slot.participants(); ++i) {
     if (slot.asked[i] != 0) return Quoted(slot, *slot.Request(i));
   }
-  return "'" + slot.name + "'";
+  return InQuotes(slot.name, slot.point_to_point);
 }
 
 std::string Coordinator::Impl::Quoted(const Slot& slot, const RequestFields& fields) {
   std::string text(CollectiveName(fields.kind));
-  text += " '" + (slot.point_to_point ? slot.name.substr(1) : slot.name) + "'";
-  return text + " of group " + slot.group->name;
+  return text.append(" ").append(InQuotes(slot.name, slot.point_to_point)).append(" of group ").append(slot.group->name);
 }
 
 int Coordinator::Impl::WorldRank(const Slot& slot, size_t i) const {
@@ -86,9 +92,7 @@ std::string Coordinator::Impl::NameOfSlot(uint64_t id) const {
   if (id == 0) return "a join";
   const auto found = slots.find(id);
   if (found == slots.end()) return "an operation whose name is forgotten";
-  std::string quoted = "'";
-  quoted.append(found->second->name, found->second->point_to_point ? 1 : 0).push_back('\'');
-  return quoted;
+  return InQuotes(found->second->name, found->second->point_to_point);
 }
 
 std::string Coordinator::Impl::LastOperation(int rank) const {

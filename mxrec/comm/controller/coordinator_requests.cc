@@ -1,5 +1,6 @@
 // What ranks ask for, until it is complete: requests compared, joined, cancelled, ended.
 #include <algorithm>
+#include <charconv>
 
 #include "mxrec/comm/controller/coordinator_impl.h"
 #include "mxrec/comm/rank_list.h"
@@ -22,6 +23,20 @@ std::string Number(double value) {
 }
 
 bool IsPointToPoint(Collective kind) { return kind == Collective::kSend || kind == Collective::kReceive; }
+
+// The group ranks in the name of a send; empty: it is none.
+std::vector<int> PairOf(std::string_view name) {
+  int from = 0, to = 0;
+  int64_t tag = 0;
+  constexpr std::string_view kTag = " tag ";
+  const char* const end = name.data() + name.size();
+  const char* at = name.data() + 1;
+  const auto number = [&](auto& value) { return (at = std::from_chars(at, end, value).ptr) < end; };
+  if (name.size() < 2 || !number(from) || *at++ != '>' || !number(to)) return {};
+  if (!std::string_view(at, end).starts_with(kTag)) return {};
+  std::from_chars(at + kTag.size(), end, tag);
+  return name == PointToPointName(from, to, tag) ? std::vector{from, to} : std::vector<int>();
+}
 
 // A rank that refuses one name again and again, while others never ask for it, costs no more memory than this.
 constexpr size_t kMostDebts = 4096;
@@ -396,8 +411,17 @@ Status Coordinator::Impl::Refuse(int rank, const Refusal& refusal) {
                          std::to_string(rank) + " is no member of");
   }
   Group& group = found->second;
-  if (refusal.name.empty() || refusal.name[0] == '\x1f') return DataLossError("a refusal of a reserved name");
-  Slot& slot = FindOrMake(group, refusal.name, {});
+  if (refusal.name.empty()) return DataLossError("a refusal of no name");
+  std::vector<int> pair;
+  if (refusal.name[0] == '\x1f') {
+    pair = PairOf(refusal.name);
+    const int in_group = group.index[rank];
+    if (pair.empty() || pair[0] == pair[1] || std::max(pair[0], pair[1]) >= static_cast<int>(group.ranks.size()) ||
+        std::min(pair[0], pair[1]) < 0 || (pair[0] != in_group && pair[1] != in_group) || refusal.parts != 0) {
+      return DataLossError("a refusal of a reserved name");
+    }
+  }
+  Slot& slot = FindOrMake(group, refusal.name, std::move(pair));
   const auto me = static_cast<size_t>(Participant(slot, rank));
   if (slot.asked[me] != 0) return DataLossError("'" + slot.name + "' was refused after it was asked for");
   // Another rank has ended this one already: nobody is to hear of it twice.

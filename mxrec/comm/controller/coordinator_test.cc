@@ -528,6 +528,67 @@ TEST(CoordinatorTest, SendAndReceiveMeetUnderRanksAndTag) {
   EXPECT_THAT(std::string(told.Next(2).errors[0].status.message()), AllOf(HasSubstr("2>0 tag 5"), HasSubstr("float32 [5]")));
 }
 
+TEST(CoordinatorTest, ARefusedSendOrReceiveFailsForTheOtherOfThePairAlone) {
+  Told told(3);
+  RequestFields send = AllReduceOf(PointToPointName(2, 0, -5)), receive = send;
+  send.kind = Collective::kSend;
+  send.peer = 0;
+  receive.kind = Collective::kReceive;
+  receive.peer = 2;
+  send.tag = receive.tag = -5;
+  const auto refuse = [&](int rank, std::string name, int parts = 0) {
+    Requests requests;
+    requests.refusals = {{.group = kWorldGroup, .name = std::move(name), .parts = parts, .why = "no such type"}};
+    return told.Take(rank, requests);
+  };
+  const auto expect_told = [&](int rank, const char* refuser) {
+    const Agreement agreement = told.Next(rank);
+    ASSERT_THAT(agreement.errors, SizeIs(1));
+    EXPECT_EQ(agreement.errors[0].name, send.name);
+    EXPECT_THAT(std::string(agreement.errors[0].status.message()),
+                AllOf(HasSubstr("'2>0 tag -5'"), HasSubstr(std::string(refuser) + " does not take part: no such type")));
+  };
+  // The sender waits; then the receiver comes later.
+  ASSERT_TRUE(told.Ask(2, send).ok());
+  ASSERT_TRUE(refuse(0, send.name).ok());
+  expect_told(2, "rank 0");
+  ASSERT_TRUE(refuse(2, send.name).ok());
+  ASSERT_TRUE(told.Ask(0, receive).ok());
+  expect_told(0, "rank 2");
+  EXPECT_THAT(told.Next(1).errors, IsEmpty());
+  // Both refuse: nobody is to hear of it. Then it runs.
+  ASSERT_TRUE(refuse(0, send.name).ok());
+  ASSERT_TRUE(refuse(2, send.name).ok());
+  ASSERT_TRUE(told.Ask(2, send).ok());
+  ASSERT_TRUE(told.Ask(0, receive).ok());
+  EXPECT_THAT(told.Next(2).executions, SizeIs(1));
+  // What is no pair of this rank's ends the connection.
+  EXPECT_EQ(refuse(1, send.name).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refuse(0, send.name, 1).code(), StatusCode::kDataLoss);
+  EXPECT_EQ(refuse(0, "").code(), StatusCode::kDataLoss);
+  for (const char* name : {"\x1f",
+                           "\x1f"
+                           "0",
+                           "\x1f"
+                           "0>",
+                           "\x1f"
+                           "0>1",
+                           "\x1f"
+                           "0>1 tag ",
+                           "\x1f"
+                           "0>1 tag 5x",
+                           "\x1f"
+                           "0>3 tag 5",
+                           "\x1f"
+                           "0>0 tag 5",
+                           "\x1f-1>0 tag 5",
+                           "\x1f"
+                           "00>1 tag 5",
+                           "\x1fjoin"}) {
+    EXPECT_EQ(refuse(0, name).code(), StatusCode::kDataLoss) << name;
+  }
+}
+
 TEST(CoordinatorTest, StallsAreReportedOnceAndEndTheWorldAtTheLimit) {
   Told told(3, [](CoordinatorOptions& options) {
     options.stall_warning = milliseconds(60'000);
