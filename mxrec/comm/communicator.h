@@ -149,8 +149,9 @@ class Communicator {
   virtual void Submit(std::vector<CommRequest> requests) = 0;
   // Submits and waits: for callers that have a thread to spare. `request.done` is not called.
   virtual Status Run(CommRequest request, Agreed* agreed = nullptr) = 0;
-  // Gives up waiting for a name: its `done` gets Cancelled; the other ranks learn it and get Cancelled naming this rank.
-  virtual void Cancel(const std::string& group, const std::string& name) = 0;
+  // Gives up waiting for a name: its `done` gets Cancelled; the other ranks learn it and get Cancelled naming this rank
+  // and `why`, if that is known.
+  virtual void Cancel(const std::string& group, const std::string& name, const std::string& why = "") = 0;
   // Says that this rank does not take part, this time, in the operation of `request.parts` tensors that a request like this would
   // have asked for: its kind, group, name, peer and tag count; 0 parts: for the tensor of this name alone. The other ranks get
   // InvalidArgument naming this rank and `why`, at once if they have asked, else when they do. Nothing while the name is pending

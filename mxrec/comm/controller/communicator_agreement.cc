@@ -301,6 +301,8 @@ void CommunicatorImpl::End(Name& name, Status status, Agreed agreed, std::vector
   name.request.allocate = nullptr;
   name.request.done = nullptr;
   name.state = State::kIdle;
+  // What has not been sent yet would cancel the next request of this name.
+  std::erase_if(cancels_, [&](const CancelRequest& cancel) { return cancel.group == name.group && cancel.name == name.name; });
   name.alone = name.turn == submitted_;
   --pending_;
   if (name.id == 0) EraseName(name);

@@ -200,7 +200,7 @@ Status CommunicatorImpl::Run(CommRequest request, Agreed* agreed) {
   return waiting.status;
 }
 
-void CommunicatorImpl::Cancel(const std::string& group, const std::string& name) {
+void CommunicatorImpl::Cancel(const std::string& group, const std::string& name, const std::string& why) {
   {
     const std::lock_guard lock(mutex_);
     const auto id = group_ids_.find(group);
@@ -216,7 +216,7 @@ void CommunicatorImpl::Cancel(const std::string& group, const std::string& name)
       }
     }
     if (found == nullptr || found->request.kind == Collective::kJoin) return;
-    cancels_.push_back({.group = found->group, .name = found->name});
+    cancels_.push_back({.group = found->group, .name = found->name, .why = why.substr(0, kMaxReasonBytes)});
   }
   Wake();
 }

@@ -68,7 +68,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   void Submit(CommRequest request) override;
   void Submit(std::vector<CommRequest> requests) override;
   Status Run(CommRequest request, Agreed* agreed) override;
-  void Cancel(const std::string& group, const std::string& name) override;
+  void Cancel(const std::string& group, const std::string& name, const std::string& why) override;
   void Refuse(const CommRequest& request, const Status& why) override;
   Status AddGroup(const std::string& name, std::vector<int> world_ranks) override;
   Status RemoveGroup(const std::string& name) override;

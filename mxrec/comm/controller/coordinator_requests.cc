@@ -396,7 +396,9 @@ void Coordinator::Impl::Cancel(int rank, const CancelRequest& cancel) {
   Slot& slot = *slots[id->second];
   const int i = Participant(slot, rank);
   if (i < 0 || slot.asked[i] == 0 || slot.active_at == SIZE_MAX) return;  // agreed on already: it runs
-  const Status status = CancelledError(Quoted(slot) + ": rank " + std::to_string(rank) + " gave up waiting for it; " + Asked(slot));
+  std::string text = Quoted(slot).append(": rank ").append(std::to_string(rank)).append(" gave up waiting for it");
+  if (!cancel.why.empty()) text.append(": ").append(cancel.why);
+  const Status status = CancelledError(text.append("; ").append(Asked(slot)));
   for (size_t other = 0; other < slot.participants(); ++other) {
     if (slot.asked[other] == 0 && MayAsk(slot, other)) Owe(slot, other, status, /*whole=*/false);
   }

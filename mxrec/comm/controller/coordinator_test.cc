@@ -213,7 +213,7 @@ TEST(CoordinatorTest, ItKnowsWhetherOthersWaitForARank) {
   EXPECT_TRUE(others_wait());
   // What the other gave up, this rank has still to hear of.
   Requests requests;
-  requests.cancels = {{.group = kWorldGroup, .name = "b"}};
+  requests.cancels = {{.group = kWorldGroup, .name = "b", .why = ""}};
   ASSERT_TRUE(told.Take(1, requests).ok());
   EXPECT_TRUE(others_wait());
   ASSERT_TRUE(told.Ask(0, AllReduceOf("b")).ok());
@@ -343,13 +343,14 @@ TEST(CoordinatorTest, ACancelledNameFailsForThoseWhoAskedAndOnceForThoseWhoCome)
   ASSERT_TRUE(told.Ask(0, AllReduceOf("a")).ok());
   ASSERT_TRUE(told.Ask(1, AllReduceOf("a")).ok());
   Requests requests;
-  requests.cancels = {{.group = kWorldGroup, .name = "a"}};
+  requests.cancels = {{.group = kWorldGroup, .name = "a", .why = "its step failed"}};
   ASSERT_TRUE(told.Take(1, requests).ok());
   for (const int rank : {0, 1}) {
     const Agreement agreement = told.Next(rank);
     ASSERT_THAT(agreement.errors, SizeIs(1));
     EXPECT_EQ(agreement.errors[0].status.code(), StatusCode::kCancelled);
-    EXPECT_THAT(std::string(agreement.errors[0].status.message()), HasSubstr("rank 1 gave up"));
+    EXPECT_THAT(std::string(agreement.errors[0].status.message()),
+                HasSubstr("rank 1 gave up waiting for it: its step failed; asked"));
   }
   // The next step of ranks 0 and 1 comes before rank 2's first.
   ASSERT_TRUE(told.Ask(1, AllReduceOf("a")).ok());
@@ -360,7 +361,7 @@ TEST(CoordinatorTest, ACancelledNameFailsForThoseWhoAskedAndOnceForThoseWhoCome)
   EXPECT_THAT(told.Next(2).executions, SizeIs(1));
   // Once it is agreed on, it runs.
   told.AskAll(AllReduceOf("b"));
-  requests.cancels = {{.group = kWorldGroup, .name = "b"}};
+  requests.cancels = {{.group = kWorldGroup, .name = "b", .why = ""}};
   ASSERT_TRUE(told.Take(1, requests).ok());
   const Agreement agreement = told.Next(1);
   EXPECT_THAT(agreement.errors, IsEmpty());

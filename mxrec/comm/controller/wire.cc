@@ -265,6 +265,7 @@ std::string EncodeRequests(const Requests& requests) {
   for (const CancelRequest& cancel : requests.cancels) {
     out.Unsigned(cancel.group);
     out.Bytes(cancel.name);
+    out.Bytes(cancel.why);
   }
   out.Unsigned(requests.groups.size());
   for (const GroupRequest& group : requests.groups) {
@@ -306,6 +307,7 @@ Result<Requests> DecodeRequests(std::string_view bytes) {
     CancelRequest& cancel = requests.cancels.emplace_back();
     cancel.group = ReadGroup(in);
     cancel.name = in.Bytes(kMaxNameBytes);
+    cancel.why = in.Bytes(kMaxReasonBytes);
   }
   for (uint64_t count = in.Count(3); count > 0 && in.ok(); --count) {
     GroupRequest& group = requests.groups.emplace_back();

@@ -69,6 +69,7 @@ struct GroupRequest {
 struct CancelRequest {
   uint32_t group = 0;
   std::string name;
+  std::string why;  // may be empty
 };
 
 // This rank does not take part in an operation that it has not asked for.

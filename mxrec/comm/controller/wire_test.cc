@@ -36,7 +36,7 @@ TEST(WireTest, RequestsSurviveTheWay) {
   requests.rows = {{.id = 8, .rows = 3, .splits = {1, 2}}};
   requests.full = {Fields("a"), Fields(std::string(kMaxNameBytes, 'x'))};
   requests.refusals = {{.group = 1, .name = "r", .parts = 2, .why = "no"}};
-  requests.cancels = {{.group = 1, .name = "b"}};
+  requests.cancels = {{.group = 1, .name = "b", .why = "no"}};
   requests.groups = {{.remove = true, .name = "g", .ranks = {}}, {.remove = false, .name = "h", .ranks = {2, 0}}};
   requests.leaves = true;
   const Requests found = DecodeRequests(EncodeRequests(requests)).value();
@@ -53,6 +53,7 @@ TEST(WireTest, RequestsSurviveTheWay) {
   EXPECT_EQ(found.refusals[0].parts, 2);
   EXPECT_EQ(found.refusals[0].why, "no");
   EXPECT_EQ(found.cancels[0].name, "b");
+  EXPECT_EQ(found.cancels[0].why, "no");
   EXPECT_TRUE(found.groups[0].remove);
   EXPECT_EQ(found.groups[1].ranks, requests.groups[1].ranks);
   EXPECT_TRUE(found.leaves);
