@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def say(text):
 # Short, so that what hangs is named by the library and not by the deadline of the test.
 LIMITS = {"MXREC_CONNECT_TIMEOUT": "60", "MXREC_STALL_WARNING": "2", "MXREC_STALL_ABORT": "10", "MXREC_HEARTBEAT_TIMEOUT": "8"}
 DEADLINE = 150
+OVER_MPI = pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 
 
 def run(tmp_path, text, number=2, options=("--linger", "20"), **more):
@@ -66,37 +68,56 @@ def shared_memory():
   return {name for name in os.listdir("/dev/shm") if "mxrec" in name}
 
 
-@pytest.mark.parametrize(
-  "moment",
-  [
-    "if me == 1: os.kill(os.getpid(), 9)",  # between collectives
-    # In one: it is far from done when the signal comes.
-    "if me == 1: import threading; threading.Timer(0.05, os.kill, (os.getpid(), 9)).start()",
-  ],
-)
+KILLED = """
+for number in range(1000000):
+  if number == {step} and me == 1:
+    {moment}
+  try:
+    step(number)
+    hvd.allreduce(tf.ones([1 << 20]), name="big")
+  except hvd.HorovodInternalError as error:
+    assert isinstance(error, tf.errors.InternalError)
+    say(f"broken: {{error}}")
+    sys.exit(3)
+"""
+MOMENTS = {
+  "before": KILLED.format(step=0, moment="os.kill(os.getpid(), 9)"),
+  "between": KILLED.format(step=5, moment="os.kill(os.getpid(), 9)"),
+  # It is far from done when the signal comes.
+  "in": KILLED.format(step=5, moment="import threading; threading.Timer(0.05, os.kill, (os.getpid(), 9)).start()"),
+}
+
+
+@pytest.mark.parametrize("moment", ["between", "in"])
 def test_d45_the_others_name_a_rank_that_was_killed(moment, tmp_path):
   before = shared_memory()
-  done = run(
-    tmp_path,
-    f"""
-    for number in range(1000000):
-      if number == 5:
-        {moment}
-      try:
-        step(number)
-        hvd.allreduce(tf.ones([1 << 20]), name="big")
-      except hvd.HorovodInternalError as error:
-        assert isinstance(error, tf.errors.InternalError)
-        say(f"broken: {{error}}")
-        sys.exit(3)
-    """,
-  )
+  done = run(tmp_path, MOMENTS[moment])
   assert done.returncode == 128 + 9 and "rank 1 was ended by SIGKILL" in done.stderr
   assert re.search(r"broken: .*rank 1", of_rank(0, done)), done.stdout + done.stderr
   assert shared_memory() <= before
 
 
-def test_a_stopped_rank_is_given_up_and_named(tmp_path):
+@OVER_MPI
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_d45_over_mpi_the_others_name_a_rank_that_was_killed(moment, tmp_path):
+  # mpirun ends the others at once, unless it is told to let them be: then they find out by themselves.
+  done = run(tmp_path, MOMENTS[moment], options=("--transport", "mpi", "--mpi-args=--enable-recovery"))
+  assert re.search(r"broken: .*allreduce .*rank 1 \(.*is gone", of_rank(0, done)), done.stdout + done.stderr
+  assert done.seconds < 60, "they wait for nobody"
+
+
+@OVER_MPI
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_d45_a_job_of_mpirun_ends_with_a_rank_that_was_killed_and_names_it(moment, tmp_path):
+  before = shared_memory()
+  done = run(tmp_path, MOMENTS[moment], options=("--transport", "mpi"))
+  assert done.returncode == 128 + 9 and done.seconds < 60
+  assert re.search(r"process rank 1 .* exited on signal 9", done.stdout + done.stderr), done.stdout + done.stderr
+  assert shared_memory() <= before
+
+
+@pytest.mark.parametrize("options", [("--linger", "1", "--grace", "2"), pytest.param(("--transport", "mpi"), marks=OVER_MPI)])
+def test_a_stopped_rank_is_given_up_and_named(options, tmp_path):
   done = run(
     tmp_path,
     """
@@ -109,7 +130,7 @@ def test_a_stopped_rank_is_given_up_and_named(tmp_path):
       say(f"broken: {error}")
       sys.exit(3)
     """,
-    options=("--linger", "1", "--grace", "2"),
+    options=options,
   )
   assert done.returncode == 3
   assert re.search(r"broken: .*rank 1", of_rank(0, done)), done.stdout + done.stderr
