@@ -173,6 +173,36 @@ std::shared_ptr<Communicator> Destination(State& state, std::vector<CommRequest>
   return state.communicator;
 }
 
+// A process that ends while the ranks still meet lets the others hear what it has refused, if they meet this soon.
+constexpr std::chrono::seconds kTimeToTell{10};
+
+bool HasUntoldRefusals() {
+  State& state = GetState();
+  const std::lock_guard<std::mutex> lock(state.mutex);
+  return std::any_of(state.refusals.begin(), state.refusals.end(),
+                     [](const auto& refusal) { return refusal.second.code() != StatusCode::kCancelled; });
+}
+
+// Has the communicator made unless it is there, and waits until the outcome is known. Unavailable when that takes longer.
+Status WaitForComm(std::chrono::seconds most) {
+  struct Outcome {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool known = false;
+    Status status = UnavailableError("the communicator is still being made");
+  };
+  const auto outcome = std::make_shared<Outcome>();
+  StartComm([outcome](const Status& status) {
+    const std::lock_guard<std::mutex> lock(outcome->mutex);
+    outcome->status = status;
+    outcome->known = true;
+    outcome->changed.notify_all();
+  });
+  std::unique_lock<std::mutex> lock(outcome->mutex);
+  outcome->changed.wait_for(lock, most, [&] { return outcome->known; });
+  return outcome->status;
+}
+
 void NextTurn(const std::string& key, CommRequest request) {
   State& state = GetState();
   std::vector<CommRequest> requests;
@@ -223,24 +253,7 @@ void StartComm(std::function<void(const Status&)> done) {
   done(outcome);
 }
 
-Status StartCommAndWait() {
-  struct Outcome {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool known = false;
-    Status status;
-  };
-  const auto outcome = std::make_shared<Outcome>();
-  StartComm([outcome](const Status& status) {
-    const std::lock_guard<std::mutex> lock(outcome->mutex);
-    outcome->status = status;
-    outcome->known = true;
-    outcome->changed.notify_all();
-  });
-  std::unique_lock<std::mutex> lock(outcome->mutex);
-  outcome->changed.wait(lock, [&] { return outcome->known; });
-  return outcome->status;
-}
+Status StartCommAndWait() { return WaitForComm(std::chrono::hours(24 * 365)); }
 
 void SubmitComm(std::vector<CommRequest> requests, const void* owner, bool repeatable) {
   State& state = GetState();
@@ -287,10 +300,13 @@ void RefuseComm(CommRequest request, Status why) {
   if (communicator != nullptr) communicator->Refuse(request, why);
 }
 
-void CancelComm(const std::string& group, const std::string& name, const void* owner) {
+void CancelComm(const std::string& group, const std::string& name, const void* owner, const std::string& why) {
   State& state = GetState();
   std::shared_ptr<Communicator> communicator;
   std::vector<CommRequest> dropped;
+  const auto cancelled = [&name](const std::string& where) {
+    return CancelledError(std::string("'").append(name).append("' was cancelled").append(where));
+  };
   {
     const std::lock_guard<std::mutex> lock(state.mutex);
     const auto found = state.running.find(KeyOf(group, name));
@@ -307,14 +323,23 @@ void CancelComm(const std::string& group, const std::string& name, const void* o
       communicator = state.communicator;
       for (auto request = state.waiting.begin(); request != state.waiting.end(); ++request) {
         if (request->group != group || request->name != name) continue;
+        // The others are going to wait for it.
+        CommRequest asks;
+        asks.kind = request->kind;
+        asks.name = name;
+        asks.group = group;
+        asks.peer = request->peer;
+        asks.tag = request->tag;
+        asks.parts = 0;
+        state.refusals.emplace_back(std::move(asks), cancelled((why.empty() ? "" : ": " + why) + " (" + request->origin + ")"));
         dropped.push_back(std::move(*request));
         state.waiting.erase(request);
         break;
       }
     }
   }
-  for (CommRequest& request : dropped) EndWith(request, CancelledError("'" + name + "' was cancelled"));
-  if (dropped.empty() && communicator != nullptr) communicator->Cancel(group, name);
+  for (CommRequest& request : dropped) EndWith(request, cancelled(""));
+  if (dropped.empty() && communicator != nullptr) communicator->Cancel(group, name, why);
 }
 
 Status AddCommGroup(const std::string& name, const std::vector<int>& ranks) {
@@ -387,6 +412,7 @@ void ShutdownComm(std::function<void(const Status&)> done) {
 }
 
 void LeaveComm() {
+  if (HasUntoldRefusals()) static_cast<void>(WaitForComm(kTimeToTell));
   const std::shared_ptr<Communicator> communicator = Current();
   if (communicator == nullptr) return;
   const Status left = communicator->Shutdown();

@@ -34,7 +34,8 @@ void SubmitComm(std::vector<CommRequest> requests, const void* owner, bool repea
 // name runs here.
 void RefuseComm(CommRequest request, Status why);
 // The request of this name and owner ends with Cancelled, if it has not ended yet.
-void CancelComm(const std::string& group, const std::string& name, const void* owner);
+// The other ranks learn `why`, if that is known.
+void CancelComm(const std::string& group, const std::string& name, const void* owner, const std::string& why = "");
 
 // Groups on the communicator of a world of several ranks; nothing in a world of one.
 Status AddCommGroup(const std::string& name, const std::vector<int>& ranks);

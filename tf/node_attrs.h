@@ -15,6 +15,9 @@ inline constexpr char kMergedLinesAttr[] = "_mxrec_merged_lines";
 // Of a merged node: its group has to exist when the kernel is made, as for HcomAllReduce.
 inline constexpr char kMergedHcomAttr[] = "_mxrec_merged_hcom";
 
+// Of an MxrecStepWatch: what it watches (tf/kernels/step_watch.h). An attribute of the op, not a hidden one.
+inline constexpr char kWatchedAttr[] = "watched";
+
 }  // namespace mxrec
 
 #endif  // MXREC_TF_NODE_ATTRS_H_

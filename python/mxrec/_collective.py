@@ -72,10 +72,10 @@ def _own_arguments(group: str, name: str | None) -> dict[str, Any]:
   return {**arguments(group, name), "line": _line() if tf.executing_eagerly() else ""}
 
 
-def _tell_others(kind: str, group: str, name: str | None, parts: int, why: str) -> None:
-  """Tells the other ranks of the group that this one does not take part; ValueError for an unknown group."""
+def tell_others(kind: str, group: str, name: str | None, parts: int, why: str) -> None:
+  """Tells the other ranks of the group, which wait now, that this one does not take part; ValueError for an unknown group."""
   ranks = _groups.ranks_of(group)
-  if tf.executing_eagerly() and len(ranks) > 1 and (_groups.world().rank or 0) in ranks:
+  if len(ranks) > 1 and (_groups.world().rank or 0) in ranks:
     _groups.refuse(group, name or kind, max(parts, 1), f"{why} ({_line()})")
 
 
@@ -95,7 +95,7 @@ def before_asking(kind: str, group: str, name: str | None, parts: int = 1) -> It
     if tf.executing_eagerly() and not getattr(error, "mxrec_told", False):
       error.mxrec_told = True  # type: ignore[attr-defined]
       with contextlib.suppress(ValueError):
-        _tell_others(kind, group, name, parts, str(error))
+        tell_others(kind, group, name, parts, str(error))
     raise
 
 
@@ -105,7 +105,8 @@ def _parts(values: Any) -> int:
 
 def _nothing(kind: str, group: str, name: str | None) -> list[tf.Tensor]:
   """The result for an empty list, which asks for nothing: ranks with tensors hear of it in eager mode."""
-  _tell_others(kind, group, name, 1, "it gave an empty list of tensors")
+  if tf.executing_eagerly():
+    tell_others(kind, group, name, 1, "it gave an empty list of tensors")
   return []
 
 

@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tf/kernels/for_tables.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -144,6 +145,7 @@ class ApplyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     Inputs in;
     OP_REQUIRES_OK(ctx, ReadInputs(ctx, &in));
     PoolExecutor executor(ctx);
@@ -200,6 +202,7 @@ class ApplyManyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     Inputs in;
     OP_REQUIRES_OK(ctx, ReadInputs(ctx, &in));
     PoolExecutor executor(ctx);

@@ -137,7 +137,18 @@ CollectiveKernel::CollectiveKernel(tensorflow::OpKernelConstruction* ctx) : Asyn
     if (line.empty() && ctx->HasAttr(attribute)) OP_REQUIRES_OK(ctx, ctx->GetAttr(attribute, &line));
   }
   origin_ = OriginOf(name(), line);
+  std::vector<DataType> types;
+  if (ctx->HasAttr("T") && ctx->GetAttr("T", &types).ok()) parts_ = static_cast<int>(types.size());
   if (ctx->HasAttr(kMergedNamesAttr)) OP_REQUIRES_OK(ctx, ToTf(ReadMerged(ctx)));
+  turn_ = TurnOf(TurnKey(name(), tensorflow::AttrSlice(def())));
+  turn_->Add(this, [this](const Status& why) {
+    const Result<Membership> group = FindGroup();
+    if (group.ok()) TellOthers(*group, AgreedName(nullptr) + first_stage_, parts_, why);
+  });
+}
+
+CollectiveKernel::~CollectiveKernel() {
+  if (turn_ != nullptr) turn_->Remove(this);
 }
 
 Status CollectiveKernel::ReadMerged(tensorflow::OpKernelConstruction* ctx) {
@@ -276,8 +287,9 @@ void CollectiveKernel::Average(const Membership& group, int output, Part* part) 
   };
 }
 
-std::string CollectiveKernel::AgreedName(OpKernelContext* ctx) const {
+std::string CollectiveKernel::AgreedName(const OpKernelContext* ctx) const {
   std::string agreed = tensor_name_.empty() ? name() : tensor_name_;
+  if (ctx == nullptr) return agreed;
   const tensorflow::FrameAndIter place = ctx->frame_iter();
   if (place.frame_id != 0) {
     agreed.append("@").append(std::to_string(place.frame_id % kNamedFrames));
@@ -294,6 +306,7 @@ struct CollectiveKernel::Call {
   std::vector<std::string> names;
   std::string group;
   const CollectiveKernel* kernel = nullptr;  // until `done`
+  int64_t step = 0;
   std::atomic<size_t> left{0};
   std::atomic<bool> cancelled{false};
   std::atomic<bool> given_up{false};  // a part of a merged node has failed
@@ -317,14 +330,19 @@ struct CollectiveKernel::Call {
   }
 
   void CancelAll() const {
-    for (const std::string& name : names) CancelComm(group, name, this);
+    const std::string why = StepFailure(step);
+    for (const std::string& name : names) CancelComm(group, name, this, why);
   }
 
   void PartEnded() {
     if (left.fetch_sub(1) != 1) return;
     // Never waits: a cancellation that is under way touches nothing but this object.
     if (manager != nullptr) manager->TryDeregisterCallback(token);
-    if (!failure.ok()) ctx->SetStatus(ToOpStatus(failure, kernel->NodeOf(failed), cancelled));
+    if (!failure.ok()) {
+      const TfStatus status = ToOpStatus(failure, kernel->NodeOf(failed), cancelled);
+      if (status.code() != absl::StatusCode::kCancelled) NoteStepFailure(ctx, FromTf(status));
+      ctx->SetStatus(status);
+    }
     DoneCallback end = std::move(done);
     parts.clear();
     end();
@@ -332,6 +350,11 @@ struct CollectiveKernel::Call {
 };
 
 void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::vector<Part> parts, DoneCallback done) {
+  RunStage(ctx, group, first_stage_, std::move(parts), std::move(done));
+}
+
+void CollectiveKernel::RunStage(OpKernelContext* ctx, const Membership& group, const std::string& stage, std::vector<Part> parts,
+                                DoneCallback done) {
   if (group.size() == 1) return RunAlone(ctx, std::move(parts), std::move(done));
   if (parts.empty()) return done();
   const auto call = std::make_shared<Call>();
@@ -340,15 +363,16 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
   call->parts = std::move(parts);
   call->group = group_;
   call->kernel = this;
+  call->step = ctx->step_id();
   const size_t count = call->parts.size();
-  const std::string agreed = AgreedName(ctx);
+  const std::string agreed = AgreedName(ctx) + stage;
   std::vector<CommRequest> requests(count);
   for (size_t i = 0; i < count; ++i) {
     Part& part = call->parts[i];
     CommRequest& request = requests[i];
     request = std::move(part.request);
     request.group = group_;
-    // Kernels name what two ranks alone agree on (send and receive), and what they exchange one after the other.
+    // Kernels name what two ranks alone agree on (send and receive).
     if (!merged_.empty()) {
       request.name = merged_[i].name;
     } else if (request.name.empty()) {
@@ -397,14 +421,19 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
       call->cancelled = true;
       call->CancelAll();
     });
-    if (!registered) {
-      call->manager = nullptr;
-      call->cancelled = true;
-      call->given_up = true;
-      call->Fail(CancelledError("the step was cancelled"), 0);
-      call->left = 1;
-      return call->PartEnded();
-    }
+    if (!registered) call->manager = nullptr;
+    call->cancelled = call->cancelled || !registered;
+  }
+  const bool first = stage == first_stage_;
+  // Of the first exchange of a step that has failed the watch tells the others, if they are to know.
+  if ((call->cancelled && call->manager == nullptr) || (first && !turn_->Take(ctx->step_id()))) {
+    const Status cancelled = CancelledError("the step was cancelled");
+    if (!first) TellOthers(group, agreed, static_cast<int>(count), cancelled);
+    call->cancelled = true;
+    call->given_up = true;
+    call->Fail(cancelled, 0);
+    call->left = 1;
+    return call->PartEnded();
   }
   const bool repeatable = tensor_name_.empty();
   SubmitComm(std::move(requests), call.get(), repeatable);
@@ -413,19 +442,43 @@ void CollectiveKernel::Run(OpKernelContext* ctx, const Membership& group, std::v
   call->PartEnded();
 }
 
-void CollectiveKernel::Refuse(OpKernelContext* ctx, const Membership& group, int parts, const Status& why,
-                              const DoneCallback& done) {
-  if (group.size() > 1) {
-    CommRequest request;
-    request.group = group_;
-    request.name = AgreedName(ctx);
-    request.parts = parts;
-    std::string text(why.message());
-    if (text.find(name()) == std::string::npos) text = name() + ": " + text;
-    RefuseComm(std::move(request), Status(why.code(), text + " (" + origin_ + ")"));
-  }
+void CollectiveKernel::Refuse(OpKernelContext* ctx, const Membership& group, const Status& why, const DoneCallback& done) {
+  RefuseStage(ctx, group, first_stage_, why, done);
+}
+
+void CollectiveKernel::RefuseStage(OpKernelContext* ctx, const Membership& group, const std::string& stage, const Status& why,
+                                   const DoneCallback& done) {
+  const bool first = stage == first_stage_;
+  if (!first || turn_->Take(ctx->step_id())) TellOthers(group, AgreedName(ctx) + stage, first ? parts_ : 1, why);
+  NoteStepFailure(ctx, why);
   ctx->SetStatus(ToTf(why));
   done();
+}
+
+void CollectiveKernel::RefuseToBeMade(tensorflow::OpKernelConstruction* ctx, const Status& why) {
+  const Result<Membership> group = FindGroup();
+  if (group.ok()) TellOthers(*group, AgreedName(nullptr) + first_stage_, parts_, why);
+  ctx->SetStatus(ToTf(why));
+}
+
+void CollectiveKernel::TellOthers(const Membership& group, const std::string& agreed, int parts, const Status& why) const {
+  if (group.size() == 1) return;
+  const auto tell = [&](CommRequest request, const std::string& node, const std::string& origin) {
+    request.group = group_;
+    std::string text(why.message());
+    if (text.find(node) == std::string::npos) text = node + ": " + text;
+    RefuseComm(std::move(request), Status(why.code(), text + " (" + origin + ")"));
+  };
+  for (const Merged& merged : merged_) {
+    CommRequest request;
+    request.name = merged.name;
+    tell(std::move(request), merged.node, merged.origin);
+  }
+  if (!merged_.empty()) return;
+  CommRequest request = Asks(group);
+  if (request.name.empty()) request.name = agreed;
+  request.parts = parts;
+  tell(std::move(request), name(), origin_);
 }
 
 void CollectiveKernel::RunAlone(OpKernelContext* ctx, std::vector<Part> parts, DoneCallback done) const {

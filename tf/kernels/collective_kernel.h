@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "mxrec/comm/communicator.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/status_adapter.h"
 
 namespace mxrec {
@@ -31,6 +33,7 @@ Result<ReduceOp> ParseReduction(const std::string& text);
 class CollectiveKernel : public tensorflow::AsyncOpKernel {
  public:
   explicit CollectiveKernel(tensorflow::OpKernelConstruction* ctx);
+  ~CollectiveKernel() override;
 
  protected:
   // A group as this rank sees it.
@@ -67,13 +70,22 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   }
   // Makes a sum, output `output`, the mean over the ranks; integers are rounded down.
   static void Average(const Membership& group, int output, Part* part);
-  // May be called again by `done`, with other parts, whose names the kernel then gives.
   void Run(tensorflow::OpKernelContext* ctx, const Membership& group, std::vector<Part> parts, DoneCallback done);
   // Ends this run of the op with `why`, and tells the other ranks of the group, which would wait for it. For what is found wrong
-  // before Run. `parts`: how many tensors the op has.
-  void Refuse(tensorflow::OpKernelContext* ctx, const Membership& group, int parts, const Status& why, const DoneCallback& done);
-  // What the ranks call this run of the op.
-  std::string AgreedName(tensorflow::OpKernelContext* ctx) const;
+  // before Run.
+  void Refuse(tensorflow::OpKernelContext* ctx, const Membership& group, const Status& why, const DoneCallback& done);
+  // The same for kernels that exchange several times, one after the other: `stage`, which follows the op's name, tells them apart.
+  // They name the first one with set_first_stage, when they are made. A rank that has taken part in one of them has to ask for the
+  // next one or to refuse it, unless the exchange failed for all.
+  void RunStage(tensorflow::OpKernelContext* ctx, const Membership& group, const std::string& stage, std::vector<Part> parts,
+                DoneCallback done);
+  void RefuseStage(tensorflow::OpKernelContext* ctx, const Membership& group, const std::string& stage, const Status& why,
+                   const DoneCallback& done);
+  void set_first_stage(std::string stage) { first_stage_ = std::move(stage); }
+  // For constructors: lets the other ranks know that there is no kernel here, and fails it.
+  void RefuseToBeMade(tensorflow::OpKernelConstruction* ctx, const Status& why);
+  // What a run asks for as far as a refusal has to say it: kind, and for two ranks alone their name, peer and tag.
+  virtual CommRequest Asks(const Membership& group) const { return CommRequest(); }
 
   // InvalidArgument unless `rank`, the value of attribute `attribute`, is one of the group's.
   Status CheckRank(const char* attribute, int64_t rank, const Membership& group) const;
@@ -89,6 +101,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   struct Merged {
     std::string name, node, origin;
   };
+  // What the ranks call a run of the op; null: the only one of a step.
+  std::string AgreedName(const tensorflow::OpKernelContext* ctx) const;
+  // Tells the other ranks that this one does not take part.
+  void TellOthers(const Membership& group, const std::string& agreed, int parts, const Status& why) const;
   Status ReadMerged(tensorflow::OpKernelConstruction* ctx);
   Result<Part> MakeStringPart(tensorflow::OpKernelContext* ctx, const Membership& group, int index, int64_t root) const;
   void RunAlone(tensorflow::OpKernelContext* ctx, std::vector<Part> parts, DoneCallback done) const;
@@ -97,6 +113,9 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   std::string tensor_name_;  // empty: the node's
   std::string origin_;
   std::vector<Merged> merged_;  // one an input, or none
+  std::string first_stage_;
+  int parts_ = 1;  // tensors of an op of several
+  std::shared_ptr<Turn> turn_;
 };
 
 }  // namespace mxrec
@@ -112,10 +131,10 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   } while (false)
 
 // Ends an async op of the group's with a Status of ours, and lets the other ranks know: in methods of a CollectiveKernel.
-#define MXREC_TAKES_PART_IF_OK(ctx, group, parts, expr, done)                \
+#define MXREC_TAKES_PART_IF_OK(ctx, group, expr, done)                       \
   do {                                                                       \
     if (const ::mxrec::Status mxrec_status_ = (expr); !mxrec_status_.ok()) { \
-      Refuse((ctx), (group), (parts), mxrec_status_, (done));                \
+      Refuse((ctx), (group), mxrec_status_, (done));                         \
       return;                                                                \
     }                                                                        \
   } while (false)

@@ -34,11 +34,11 @@ class ReduceKernel : public CollectiveKernel {
     std::vector<Part> parts;
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       Result<Part> made = MakePart(ctx, kind_, i);
-      MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(), made.status(), done);
+      MXREC_TAKES_PART_IF_OK(ctx, *group, made.status(), done);
       CommRequest& request = made->request;
       if (kind_ == Collective::kReduceScatter && request.shape.empty()) {
-        MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(),
-                               Wrong("input " + std::to_string(i) + " must have a first dimension, found a scalar"), done);
+        MXREC_TAKES_PART_IF_OK(ctx, *group, Wrong("input " + std::to_string(i) + " must have a first dimension, found a scalar"),
+                               done);
       }
       request.op = reduction_;
       request.prescale = prescale_;
@@ -46,7 +46,7 @@ class ReduceKernel : public CollectiveKernel {
       request.wire = request.dtype == DType::kFloat32 ? wire_ : DType::kFloat32;
       const bool floating = IsFloating(request.dtype);
       if (!floating && (prescale_ != 1 || postscale_ != 1)) {
-        MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(),
+        MXREC_TAKES_PART_IF_OK(ctx, *group,
                                Wrong("prescale and postscale need a floating type, found " + std::string(DTypeName(request.dtype))),
                                done);
       }
@@ -94,12 +94,11 @@ class AllGatherKernel : public CollectiveKernel {
     MXREC_REQUIRES_OK_ASYNC(ctx, group.status(), done);
     const int count = ctx->num_inputs();
     Tensor* rows = nullptr;
-    MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(),
-                           FromTf(ctx->allocate_output(count, TensorShape({count, group->size()}), &rows)), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, FromTf(ctx->allocate_output(count, TensorShape({count, group->size()}), &rows)), done);
     std::vector<Part> parts;
     for (int i = 0; i < count; ++i) {
       Result<Part> made = GatherPart(ctx, i);
-      MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(), made.status(), done);
+      MXREC_TAKES_PART_IF_OK(ctx, *group, made.status(), done);
       const auto inner = std::move(made->finish);
       int64_t* place = MutableData<int64_t>(rows) + i * group->size();
       made->finish = [inner, place, ranks = group->size()](OpKernelContext* ctx, const Agreed& agreed) {
@@ -131,11 +130,11 @@ class BroadcastKernel : public CollectiveKernel {
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const Result<Membership> group = FindGroup();
     MXREC_REQUIRES_OK_ASYNC(ctx, group.status(), done);
-    MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(), CheckRank("root_rank", root_, *group), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, CheckRank("root_rank", root_, *group), done);
     std::vector<Part> parts;
     for (int i = 0; i < ctx->num_inputs(); ++i) {
       Result<Part> made = MakeBroadcastPart(ctx, *group, i, root_);
-      MXREC_TAKES_PART_IF_OK(ctx, *group, ctx->num_inputs(), made.status(), done);
+      MXREC_TAKES_PART_IF_OK(ctx, *group, made.status(), done);
       parts.push_back(std::move(*made));
     }
     Run(ctx, *group, std::move(parts), std::move(done));
@@ -153,10 +152,10 @@ class AllToAllKernel : public CollectiveKernel {
     const Result<Membership> group = FindGroup();
     MXREC_REQUIRES_OK_ASYNC(ctx, group.status(), done);
     Result<Part> part = MakePart(ctx, Collective::kAllToAll, 0);
-    MXREC_TAKES_PART_IF_OK(ctx, *group, 1, part.status(), done);
-    MXREC_TAKES_PART_IF_OK(ctx, *group, 1, ReadSplits(ctx, *group, &part->request), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, part.status(), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, ReadSplits(ctx, *group, &part->request), done);
     Tensor* received = nullptr;
-    MXREC_TAKES_PART_IF_OK(ctx, *group, 1, FromTf(ctx->allocate_output(1, TensorShape({group->size()}), &received)), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, FromTf(ctx->allocate_output(1, TensorShape({group->size()}), &received)), done);
     part->output = 0;
     part->finish = [received](OpKernelContext*, const Agreed& agreed) {
       std::copy(agreed.received.begin(), agreed.received.end(), MutableData<int64_t>(received));

@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -55,6 +56,7 @@ class BasicLstmCellOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &x = ctx->input(0), &b = ctx->input(4);
     OP_REQUIRES_OK(ctx, ToTf(Expect(*this, "x", x, {-1, -1})));
     OP_REQUIRES_OK(ctx, ToTf(Expect(*this, "b", b, {-1})));
@@ -114,6 +116,7 @@ class KMeansCentroidsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &x = ctx->input(0), &y = ctx->input(1), &of_y = ctx->input(2), &of_x = ctx->input(3);
     OP_REQUIRES_OK(ctx, ToTf(Expect(*this, "x", x, {-1, -1})));
     const int64_t n = x.dim_size(0), dim = x.dim_size(1);
@@ -152,6 +155,7 @@ class ScatterElementsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &data = ctx->input(0), &indices = ctx->input(1), &updates = ctx->input(2);
     const int rank = data.dims();
     OP_REQUIRES(ctx, rank >= 1 && axis_ >= -rank && axis_ < rank,

@@ -63,19 +63,32 @@ class HcomKernel : public CollectiveKernel {
     OP_REQUIRES_OK(ctx, ToTf(parsed.status()));
     reduction_ = *parsed;
     // A wrong attribute is an error before anything runs.
-    OP_REQUIRES_OK(ctx, ToTf(Check(FindGroup())));
+    if (const Status wrong = Check(FindGroup()); !wrong.ok()) RefuseToBeMade(ctx, wrong);
   }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     const Result<Membership> group = FindGroup();
-    MXREC_REQUIRES_OK_ASYNC(ctx, Check(group), done);
+    MXREC_REQUIRES_OK_ASYNC(ctx, group.status(), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, Check(group), done);
     Result<std::vector<Part>> parts = MakeParts(ctx, *group);
-    MXREC_TAKES_PART_IF_OK(ctx, *group, type_string() == "HcomBroadcast" ? ctx->num_inputs() : 1, parts.status(), done);
+    MXREC_TAKES_PART_IF_OK(ctx, *group, parts.status(), done);
     Run(ctx, *group, std::move(*parts), std::move(done));
   }
 
  protected:
   virtual Result<std::vector<Part>> MakeParts(OpKernelContext* ctx, const Membership& group) = 0;
+  // A send, or the receive that it meets.
+  CommRequest Asks(const Membership& group) const override {
+    CommRequest request;
+    const bool sends = type_string() == "HcomSend";
+    if (!sends && type_string() != "HcomReceive") return request;
+    request.kind = sends ? Collective::kSend : Collective::kReceive;
+    request.peer = static_cast<int>(peer_);
+    request.tag = tag_;
+    const int64_t from = sends ? group.me : peer_, to = sends ? peer_ : group.me;
+    request.name = "send " + std::to_string(tag_) + " " + std::to_string(from) + " to " + std::to_string(to);
+    return request;
+  }
 
   int64_t root_ = -1;
   int64_t rank_ = -1;
@@ -194,9 +207,11 @@ class SendOp : public HcomKernel {
  private:
   Result<std::vector<Part>> MakeParts(OpKernelContext* ctx, const Membership& group) override {
     MXREC_ASSIGN_OR_RETURN(Part part, MakePart(ctx, Collective::kSend, 0));
-    part.request.peer = static_cast<int>(peer_);
-    part.request.tag = tag_;
-    part.request.name = "send " + std::to_string(tag_) + " " + std::to_string(group.me) + " to " + std::to_string(peer_);
+    CommRequest request = Asks(group);
+    request.dtype = part.request.dtype;
+    request.shape = std::move(part.request.shape);
+    request.input = part.request.input;
+    part.request = std::move(request);
     return One(std::move(part));
   }
 };
@@ -211,12 +226,9 @@ class ReceiveOp : public HcomKernel {
  private:
   Result<std::vector<Part>> MakeParts(OpKernelContext*, const Membership& group) override {
     Part part;
-    part.request.kind = Collective::kReceive;
+    part.request = Asks(group);
     MXREC_ASSIGN_OR_RETURN(part.request.dtype, ToDType(type_));
     for (int i = 0; i < shape_.dims(); ++i) part.request.shape.push_back(shape_.dim_size(i));
-    part.request.peer = static_cast<int>(peer_);
-    part.request.tag = tag_;
-    part.request.name = "send " + std::to_string(tag_) + " " + std::to_string(peer_) + " to " + std::to_string(group.me);
     part.output = 0;
     return One(std::move(part));
   }

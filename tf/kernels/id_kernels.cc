@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf/kernels/lru_index.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -65,6 +66,7 @@ class FeatureMappingOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     tensorflow::ResourceMgr* manager = ctx->resource_manager();
     FeatureMappingResource* found = nullptr;
     OP_REQUIRES_OK(ctx, manager->LookupOrCreate<FeatureMappingResource>(
@@ -201,6 +203,7 @@ class RankIdOp : public ShardedRowsOp {
  public:
   using ShardedRowsOp::ShardedRowsOp;
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     std::vector<Place> places;
     OP_REQUIRES_OK(ctx, ToTf(Locate(ctx, &places)));
     Tensor* output = nullptr;
@@ -220,6 +223,7 @@ class LocalIndexOp : public ShardedRowsOp {
  public:
   using ShardedRowsOp::ShardedRowsOp;
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     std::vector<Place> places;
     OP_REQUIRES_OK(ctx, ToTf(Locate(ctx, &places)));
     const int64_t shards = ctx->input(0).dim_size(0);
@@ -260,6 +264,7 @@ class LruCacheOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     LruCacheResource* cache = nullptr;
     OP_REQUIRES_OK(ctx, ctx->resource_manager()->LookupOrCreate<LruCacheResource>(container_.container(), container_.name(), &cache,
                                                                                   [this](LruCacheResource** made) -> TfStatus {
@@ -300,6 +305,7 @@ class CacheOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
   void Compute(OpKernelContext* ctx) final {
+    const NotesFailure notes(ctx);
     tensorflow::core::RefCountPtr<LruCacheResource> cache;
     OP_REQUIRES_OK(ctx, tensorflow::LookupResource(ctx, tensorflow::HandleFromInput(ctx, 0), &cache));
     const std::lock_guard<std::mutex> lock(cache->mutex);

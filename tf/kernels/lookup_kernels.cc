@@ -14,6 +14,7 @@
 #include "tf/kernels/for_tables.h"
 #include "tf/kernels/id_keys.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -122,6 +123,7 @@ class LookupOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     PoolExecutor executor(ctx);
     OP_REQUIRES_OK(ctx, LookUp(ctx, spec_, 1, 0, &executor));
   }
@@ -167,6 +169,7 @@ class LookupManyOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const int n = static_cast<int>(specs_.size());
     PoolExecutor executor(ctx);
     InlineExecutor one_by_one;
@@ -193,6 +196,7 @@ class ExpandOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     PoolExecutor executor(ctx);
     OP_REQUIRES_OK(ctx, Expand(ctx, name(), ctx->input(0), ctx->input(1), 0, &executor));
   }

@@ -13,6 +13,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -119,6 +120,7 @@ class PoolOp : public BagsOp {
   using BagsOp::BagsOp;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor& rows = ctx->input(0);
     OP_REQUIRES_OK(ctx, ToTf(Expect("rows", rows, "[unique, dim]", rows.dims() == 2)));
     Tensor narrow;
@@ -138,6 +140,7 @@ class PoolGradientOp : public BagsOp {
   using BagsOp::BagsOp;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &gradient = ctx->input(0), &rows = ctx->input(1);
     Tensor narrow;
     Bags bags;
@@ -158,6 +161,7 @@ class PoolWeightGradientOp : public BagsOp {
   using BagsOp::BagsOp;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &gradient = ctx->input(0), &pooled = ctx->input(1), &rows = ctx->input(2);
     Tensor narrow;
     Bags bags;
@@ -180,6 +184,7 @@ class PoolSharesOp : public BagsOp {
   using BagsOp::BagsOp;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     Tensor narrow;
     Bags bags;
     OP_REQUIRES_OK(ctx, ToTf(ReadBags(ctx, 0, &narrow, &bags)));
@@ -200,6 +205,7 @@ class SparseOffsetsOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &indices = ctx->input(0), &dense_shape = ctx->input(1), &weight_indices = ctx->input(2);
     OP_REQUIRES(ctx, indices.dims() == 2 && indices.dim_size(1) >= 2,
                 Wrong("indices must have shape [n, rank] with rank >= 2, found " + ShapeText(indices)));
@@ -262,6 +268,7 @@ class ClipRowsOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const bool backward = ctx->num_inputs() == 2;
     const Tensor &rows = ctx->input(0), &last = ctx->input(backward ? 1 : 0);
     OP_REQUIRES(ctx, rows.dims() == 2 && last.shape() == rows.shape(),

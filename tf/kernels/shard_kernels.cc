@@ -22,6 +22,7 @@
 #include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/id_keys.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -53,7 +54,10 @@ class RouteIdsOp : public OpKernel {
                                           std::to_string(twice == hot_.end() ? 0 : static_cast<int64_t>(twice->key)) + " twice")));
   }
 
-  void Compute(OpKernelContext* ctx) override { OP_REQUIRES_OK(ctx, Route(ctx)); }
+  void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
+    OP_REQUIRES_OK(ctx, Route(ctx));
+  }
 
  private:
   TfStatus Route(OpKernelContext* ctx) {
@@ -107,6 +111,7 @@ class SumRoutedOp : public OpKernel {
   using OpKernel::OpKernel;
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     const Tensor &values = ctx->input(0), &index = ctx->input(1), &splits = ctx->input(2);
     OP_REQUIRES(ctx, values.dims() == 2 && index.dims() == 1 && values.dim_size(0) == index.dim_size(0),
                 ToTf(InvalidArgumentError(name() + ": values must have shape [n, dim] and index [n], found " + ShapeText(values) +
@@ -136,10 +141,8 @@ class ExchangeKernel : public CollectiveKernel {
     const Result<Membership> group = FindGroup();
     MXREC_REQUIRES_OK_ASYNC(ctx, group.status(), done);
     Result<Part> part = Pack(ctx, *group);
-    MXREC_REQUIRES_OK_ASYNC(ctx, part.status(), done);
-    std::vector<Part> parts;
-    parts.push_back(std::move(*part));
-    Run(ctx, *group, std::move(parts), std::move(done));
+    MXREC_TAKES_PART_IF_OK(ctx, *group, part.status(), done);
+    Run(ctx, *group, One(std::move(*part)), std::move(done));
   }
 
  protected:

@@ -37,17 +37,18 @@ using tensorflow::TensorShape;
 
 class MergeSlicesOp : public CollectiveKernel {
  public:
-  using CollectiveKernel::CollectiveKernel;
+  explicit MergeSlicesOp(OpKernelConstruction* ctx) : CollectiveKernel(ctx) { set_first_stage("/indices"); }
 
   void ComputeAsync(OpKernelContext* ctx, DoneCallback done) override {
     Result<Membership> group = FindGroup();
     MXREC_REQUIRES_OK_ASYNC(ctx, group.status(), done);
     const auto merge = std::make_shared<Merge>();
     merge->group = std::move(*group);
-    merge->name = AgreedName(ctx);
     Result<Part> part = Indices(ctx, merge);
-    MXREC_REQUIRES_OK_ASYNC(ctx, part.status(), done);
+    MXREC_TAKES_PART_IF_OK(ctx, merge->group, part.status(), done);
     Run(ctx, merge->group, One(std::move(*part)), [this, ctx, merge, done] {
+      // What failed here alone: the others go on.
+      if (!merge->failure.ok()) return RefuseStage(ctx, merge->group, kRows, merge->failure, done);
       if (!ctx->status().ok()) return done();
       // This is the progress thread, which has other things to do.
       (*ctx->runner())([this, ctx, merge, done] { ExchangeRows(ctx, merge, done); });
@@ -55,9 +56,11 @@ class MergeSlicesOp : public CollectiveKernel {
   }
 
  private:
+  static constexpr char kRows[] = "/rows";
+
   struct Merge {
     Membership group;
-    std::string name;
+    Status failure;  // of this rank in the first exchange, which all have agreed to
     size_t dim = 0;
     ScratchLease<DistinctIds> ids;  // of this rank, then of all
     Tensor inverse;                 // [n]: the place of each row among the distinct indices of this rank
@@ -109,13 +112,13 @@ class MergeSlicesOp : public CollectiveKernel {
     CopyIds(distinct, &merge->distinct);
     Part part;
     part.request.kind = Collective::kAllGather;
-    part.request.name = merge->name + "/indices";
     MXREC_ASSIGN_OR_RETURN(part.request.dtype, ToDType(indices.dtype()));
     part.request.shape = {merge->distinct.dim_size(0)};
     part.request.input = merge->distinct.data();
     part.allocate = [merge](OpKernelContext* ctx, const Agreed& agreed) -> Result<void*> {
       const TensorShape shape({std::accumulate(agreed.received.begin(), agreed.received.end(), int64_t{0})});
-      MXREC_RETURN_IF_ERROR(FromTf(ctx->allocate_temp(merge->distinct.dtype(), shape, &merge->gathered)));
+      merge->failure = FromTf(ctx->allocate_temp(merge->distinct.dtype(), shape, &merge->gathered));
+      MXREC_RETURN_IF_ERROR(merge->failure);
       return merge->gathered.data();
     };
     part.finish = [merge](OpKernelContext*, const Agreed& agreed) {
@@ -127,19 +130,20 @@ class MergeSlicesOp : public CollectiveKernel {
 
   // The second one.
   void ExchangeRows(OpKernelContext* ctx, const Shared& merge, DoneCallback done) {
-    MXREC_REQUIRES_OK_ASYNC(ctx, LayOut(ctx, *merge), done);
-    MXREC_REQUIRES_OK_ASYNC(ctx, SumOwnRows(ctx, *merge), done);
+    Status made = LayOut(ctx, *merge);
+    if (made.ok()) made = SumOwnRows(ctx, *merge);
+    if (!made.ok()) return RefuseStage(ctx, merge->group, kRows, made, done);
     const size_t me = static_cast<size_t>(merge->group.me);
     const int64_t before = std::accumulate(merge->fresh.begin(), merge->fresh.begin() + merge->group.me, int64_t{0});
-    std::vector<Part> parts = One(RowsPart("/rows", *merge, &merge->values, merge->fresh[me], before));
+    std::vector<Part> parts = One(RowsPart(*merge, &merge->values, merge->fresh[me], before));
     // All ranks know whether there are any.
     const int64_t repeated = merge->repeated.dim_size(0);
     if (repeated > 0) {
       int64_t first = 0;
       for (size_t r = 0; r < me; ++r) first += merge->counts[r] - merge->fresh[r];
-      parts.push_back(RowsPart("/repeated", *merge, &merge->repeated, merge->counts[me] - merge->fresh[me], first));
+      parts.push_back(RowsPart(*merge, &merge->repeated, merge->counts[me] - merge->fresh[me], first));
     }
-    Run(ctx, merge->group, std::move(parts), [ctx, merge, done, repeated] {
+    RunStage(ctx, merge->group, kRows, std::move(parts), [ctx, merge, done, repeated] {
       if (repeated == 0 || !ctx->status().ok()) return done();
       (*ctx->runner())([ctx, merge, done] {
         AddRepeated(*merge);
@@ -149,10 +153,9 @@ class MergeSlicesOp : public CollectiveKernel {
   }
 
   // `count` rows from row `first` of *rows on, which go to all, as do those of the others: in place.
-  static Part RowsPart(const char* suffix, const Merge& merge, Tensor* rows, int64_t count, int64_t first) {
+  static Part RowsPart(const Merge& merge, Tensor* rows, int64_t count, int64_t first) {
     Part part;
     part.request.kind = Collective::kAllGather;
-    part.request.name = merge.name + suffix;
     part.request.dtype = DType::kFloat32;
     part.request.shape = {count, static_cast<int64_t>(merge.dim)};
     float* const data = MutableData<float>(rows);

@@ -14,6 +14,7 @@
 #include "tensorflow/core/platform/env.h"
 #include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/pool_executor.h"
+#include "tf/kernels/step_watch.h"
 #include "tf/kernels/table_resource.h"
 
 namespace mxrec {
@@ -45,6 +46,7 @@ class TableOp : public OpKernel {
  public:
   using OpKernel::OpKernel;
   void Compute(OpKernelContext* ctx) final {
+    const NotesFailure notes(ctx);
     TableRef resource;
     OP_REQUIRES_OK(ctx, FindTable(ctx, 0, &resource));
     OP_REQUIRES_OK(ctx, Run(ctx, resource->table()));

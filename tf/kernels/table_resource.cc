@@ -10,6 +10,7 @@
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tf/kernels/hcom_groups.h"
 #include "tf/kernels/shard_tables.h"
+#include "tf/kernels/step_watch.h"
 
 namespace mxrec {
 namespace {
@@ -43,6 +44,7 @@ class TableHandleOp : public OpKernel {
   }
 
   void Compute(OpKernelContext* ctx) override {
+    const NotesFailure notes(ctx);
     MxrecTableResource* resource = nullptr;
     OP_REQUIRES_OK(ctx, ctx->resource_manager()->LookupOrCreate<MxrecTableResource>(
                             container_.container(), container_.name(), &resource, [this](MxrecTableResource** created) -> TfStatus {

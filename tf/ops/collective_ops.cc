@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tf/status_adapter.h"
@@ -215,6 +216,16 @@ Waits until all ranks of the group have come here.
 tensor_name: What the ranks call it; empty: the node's name.
 group: Name of the group.
 line: The Python line of the op, for messages.
+)doc");
+
+REGISTER_OP("MxrecStepWatch")
+    .Attr("watched: list(string) >= 1")
+    .SetIsStateful()
+    .SetShapeFn(tensorflow::shape_inference::NoOutputs)
+    .Doc(R"doc(
+Refuses what a failed step has not asked for (tf/kernels/step_watch.h). Only the graph pass makes it.
+
+watched: What the watch knows the collective nodes of the graph by.
 )doc");
 
 REGISTER_OP("MxrecJoin")

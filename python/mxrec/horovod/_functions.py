@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 from collections.abc import Callable, Iterable, Sequence
@@ -90,13 +91,19 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
 # Objects
 
 
-def _pickled(value: Any) -> np.ndarray:
+def _pickled(value: Any, kind: str, process_set: ProcessSet, name: str) -> np.ndarray:
+  """The bytes of an object. The other ranks, which wait for it in that operation, hear of what cannot be pickled."""
   try:
     import cloudpickle as pickler
   except ImportError:
     pickler = pickle
   stream = io.BytesIO()
-  pickler.dump(value, stream)
+  try:
+    pickler.dump(value, stream)
+  except Exception as error:
+    with contextlib.suppress(ValueError):
+      _collective.tell_others(kind, process_set.group, name, 1, f"its object cannot be pickled: {type(error).__name__}: {error}")
+    raise
   return np.frombuffer(stream.getbuffer(), np.uint8)
 
 
@@ -121,7 +128,7 @@ def broadcast_object(
   """
   name = name or "object"
   mine = _basics.rank() == root_rank
-  data = _pickled(obj) if mine else np.zeros([0], np.uint8)
+  data = _pickled(obj, "MxrecBroadcast", process_set, f"{name}.size") if mine else np.zeros([0], np.uint8)
   count = _now(lambda: _ops.broadcast(tf.constant(data.size, tf.int64), root_rank, f"{name}.size", True, process_set))
   whole = data if mine else np.zeros([int(count)], np.uint8)
   found = _now(lambda: _ops.broadcast(_bytes(whole), root_rank, f"{name}.bytes", True, process_set))
@@ -153,10 +160,9 @@ def allgather_object(
     ValueError: before init(); this rank is not in the process set.
     HorovodInternalError: a rank is gone.
   """
-  data = _pickled(obj)
-  group = process_set.group
-  _ops.group_of(process_set)
-  found, counts = _now(lambda: _collective.allgather(_bytes(data), group=group, name=f"{name or 'objects'}.bytes"))
+  name, group = f"{name or 'objects'}.bytes", _ops.group_of(process_set)
+  data = _pickled(obj, "MxrecAllGather", process_set, name)
+  found, counts = _now(lambda: _collective.allgather(_bytes(data), group=group, name=name))
   ends = np.cumsum(counts)
   return [pickle.loads(found[end - count : end].tobytes()) for end, count in zip(ends, counts)]
 
