@@ -12,8 +12,8 @@
 #include "tf/comm_runtime.h"
 #include "tf/graph/branches.h"
 #include "tf/graph/node_groups.h"
-#include "tf/kernels/step_watch.h"
 #include "tf/node_attrs.h"
+#include "tf/turn_key.h"
 
 namespace mxrec {
 namespace {

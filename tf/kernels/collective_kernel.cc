@@ -13,6 +13,7 @@
 #include "tf/kernels/kept_tensor.h"
 #include "tf/kernels/table_resource.h"
 #include "tf/node_attrs.h"
+#include "tf/turn_key.h"
 
 namespace mxrec {
 

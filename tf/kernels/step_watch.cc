@@ -82,17 +82,6 @@ void Turn::Tell(const Status& why) {
   if (!kernels_.empty()) kernels_.back().second(why);
 }
 
-std::string TurnKey(const std::string& node, const tensorflow::AttrSlice& attrs) {
-  std::string key = node;
-  for (const char* const attribute : {"group", "tensor_name", "dest_rank", "src_rank", "sr_tag"}) {
-    key.append("\n");
-    if (const tensorflow::AttrValue* const value = attrs.Find(attribute); value != nullptr) {
-      key.append(value->value_case() == tensorflow::AttrValue::kI ? std::to_string(value->i()) : value->s());
-    }
-  }
-  return key;
-}
-
 std::shared_ptr<Turn> TurnOf(const std::string& key) {
   Registry& registry = GetRegistry();
   const std::lock_guard<std::mutex> lock(registry.mutex);

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "mxrec/base/status.h"
-#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace mxrec {
@@ -45,9 +44,7 @@ class Turn {
   std::vector<std::pair<const void*, std::function<void(const Status&)>>> kernels_;
 };
 
-// Of a collective node what its kernel and the watch know it by.
-std::string TurnKey(const std::string& node, const tensorflow::AttrSlice& attrs);
-// Lives as long as someone holds it.
+// The node's with this key (tf/turn_key.h). Lives as long as someone holds it.
 std::shared_ptr<Turn> TurnOf(const std::string& key);
 
 // Why this step is going to fail: before the kernel gives its status to `ctx`. The first reason counts.
