@@ -26,7 +26,7 @@ struct MergeNode {
 
 struct MergeLimits {
   // Of one node together. A candidate of more bytes stays alone.
-  int64_t bytes = int64_t{1} << 20;
+  int64_t bytes = int64_t{4} << 20;
   size_t members = 256;
   // A node covers at most this part of the way from the first of the candidates it was chosen from to the last.
   int parts = 8;

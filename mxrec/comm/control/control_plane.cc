@@ -1,6 +1,7 @@
 #include "mxrec/comm/control/control_plane.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -209,15 +210,25 @@ void ControlPlane::Heartbeat(Handler& handler, Deadline now) {
   }
 }
 
-void ControlPlane::Pump(Handler& handler, Deadline until) {
+ControlPlane::Looked ControlPlane::Pump(Handler& handler, Deadline until, std::chrono::microseconds look) {
   const auto now = Clock::now();
   Heartbeat(handler, now);
   const auto wait = std::chrono::ceil<milliseconds>(std::min(until, next_beat_) - now).count();
   epoll_event events[64];
-  sleeping_.store(true);
-  const int timeout = woken_.load() ? 0 : static_cast<int>(std::clamp<int64_t>(wait, 0, 3'600'000));
-  const int count = ::epoll_wait(epoll_.get(), events, std::size(events), timeout);
-  sleeping_.store(false);
+  int count = 0;
+  const auto look_until = std::min(until, now + look);
+  for (auto at = now; count == 0 && at < look_until && !woken_.load(std::memory_order_relaxed); at = Clock::now()) {
+    count = ::epoll_wait(epoll_.get(), events, std::size(events), 0);
+    if (count == 0) ::sched_yield();  // who sends may wait for this processor
+  }
+  const bool interrupted = count <= 0 && woken_.load(std::memory_order_relaxed);
+  const Looked looked = look.count() == 0 || interrupted ? Looked::kNot : count > 0 ? Looked::kFound : Looked::kInVain;
+  if (count <= 0) {
+    sleeping_.store(true);
+    const int timeout = woken_.load() ? 0 : static_cast<int>(std::clamp<int64_t>(wait, 0, 3'600'000));
+    count = ::epoll_wait(epoll_.get(), events, std::size(events), timeout);
+    sleeping_.store(false);
+  }
   woken_.store(false);
   for (int i = 0; i < count; ++i) {
     if (events[i].data.u64 == kWakeTag) {
@@ -232,6 +243,7 @@ void ControlPlane::Pump(Handler& handler, Deadline until) {
     }
     if ((events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) Read(peer, handler);
   }
+  return looked;
 }
 
 }  // namespace mxrec

@@ -47,8 +47,11 @@ class ControlPlane {
   const World& world() const { return world_; }
   std::string Describe(int rank) const { return mxrec::Describe(rank, world_.ranks[static_cast<size_t>(rank)]); }
 
-  // Handles all messages that are there, else waits for some, for Wake or for `until`.
-  void Pump(Handler& handler, Deadline until);
+  // Handles all messages that are there, else waits for some, for Wake or for `until`: looks again and again for `look`, which
+  // keeps a processor busy but needs nobody to wake this thread, then sleeps. Whether looking found
+  // something.
+  enum class Looked : uint8_t { kNot, kFound, kInVain };
+  Looked Pump(Handler& handler, Deadline until, std::chrono::microseconds look = {});
   // Ends a waiting Pump, or the next one's wait.
   void Wake();
   // Queues a message and sends what the connection takes at once. Rank 0 may name any other rank, the others rank 0 alone. Dropped

@@ -10,6 +10,8 @@ namespace {
 
 constexpr size_t kNamesAMessage = 4096;
 
+}  // namespace
+
 Difference Compare(const RequestFields& a, const CommRequest& b) {
   if (a.kind != b.kind || a.dtype != b.dtype || a.op != b.op || a.prescale != b.prescale || a.postscale != b.postscale ||
       a.divide_by_size != b.divide_by_size || a.root != b.root || a.peer != b.peer || a.tag != b.tag || a.wire != b.wire ||
@@ -21,8 +23,6 @@ Difference Compare(const RequestFields& a, const CommRequest& b) {
   if ((!a.shape.empty() && a.shape[0] != b.shape[0]) || a.splits != b.splits) return Difference::kRows;
   return Difference::kNone;
 }
-
-}  // namespace
 
 // Tells rank 0, or the coordinator here, what is new.
 void CommunicatorImpl::SendRequests() {
@@ -39,12 +39,13 @@ bool CommunicatorImpl::SendQueued() {
     if (!health_.ok() || !transport_ready_) return false;
     if (chief()) others_wait_ = coordinator_->OthersWaitFor(0);
     requests.refusals = std::exchange(refusals_, {});
+    requests.ids.reserve(std::min(queue_.size(), kNamesAMessage));
     size_t names = 0;
     for (; !queue_.empty() && names < kNamesAMessage; ++names) {
       Name& name = *queue_.front();
       queue_.pop_front();
       name.state = State::kAsked;
-      const Difference difference = name.id != 0 ? Compare(name.agreed, name.request) : Difference::kMore;
+      const Difference difference = name.id != 0 ? name.difference : Difference::kMore;
       name.asked_by_number = difference != Difference::kMore;
       if (difference == Difference::kNone) {
         requests.ids.push_back(name.id);
@@ -92,13 +93,15 @@ bool CommunicatorImpl::SendQueued() {
 }
 
 void CommunicatorImpl::FlushCoordinator() {
-  for (auto& [rank, agreement] : coordinator_->Flush()) {
-    if (rank == 0) {
-      const Status status = TakeAgreement(agreement);
-      MXREC_CHECK(status.ok()) << status;
-    } else {
-      plane_->Send(rank, kAgreementFrame, EncodeAgreement(agreement));
-    }
+  // The others first: what is left to do here they do meanwhile.
+  const std::vector<std::pair<int, Agreement>> agreements = coordinator_->Flush();
+  for (const auto& [rank, agreement] : agreements) {
+    if (rank != 0) plane_->Send(rank, kAgreementFrame, EncodeAgreement(agreement));
+  }
+  for (const auto& [rank, agreement] : agreements) {
+    if (rank != 0) continue;
+    const Status status = TakeAgreement(agreement);
+    MXREC_CHECK(status.ok()) << status;
   }
 }
 
@@ -170,6 +173,7 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
       if (answer.remove) {
         groups_.erase(answer.id);
         group_ids_.erase(answer.name);
+        ++erased_;
         std::erase_if(names_, [&](const auto& entry) {
           if (entry.second->group != answer.id) return false;
           if (entry.second->id != 0) by_id_.erase(entry.second->id);
@@ -287,7 +291,10 @@ Status CommunicatorImpl::TakeAgreement(const Agreement& agreement) {
   return OkStatus();
 }
 
-void CommunicatorImpl::EraseName(const Name& name) { names_.erase(names_.find(KeyView(name.group, name.name))); }
+void CommunicatorImpl::EraseName(const Name& name) {
+  ++erased_;
+  names_.erase(names_.find(KeyView(name.group, name.name)));
+}
 
 // Takes a request out of its name. With mutex_ held.
 void CommunicatorImpl::End(Name& name, Status status, Agreed agreed, std::vector<Ended>* ended) {

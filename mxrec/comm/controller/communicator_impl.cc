@@ -16,6 +16,9 @@ namespace mxrec::internal {
 namespace {
 
 constexpr milliseconds kWatchInterval{25};
+// How long one who waits for an answer to all that is pending here looks for it before it sleeps: some times what waking a thread
+// costs.
+constexpr std::chrono::microseconds kLook{50};
 // When a transport fails, the control plane may know better why a moment later.
 constexpr milliseconds kChiefGrace{250}, kRankGrace{3'000};
 // How long a leaving rank waits for rank 0's farewell, and rank 0 for the others to leave.
@@ -179,13 +182,20 @@ void CommunicatorImpl::Wake() {
 // With pump_mutex_ held.
 void CommunicatorImpl::PumpOnce(Deadline until) {
   const auto now = Clock::now();
+  bool look = false;
   {
     const std::lock_guard lock(mutex_);
     if (!doubt_.ok()) until = std::min(until, doubt_until_);
+    look = look_ && pending_ > 0;
   }
   if (coordinator_ != nullptr) until = std::min(until, next_stall_check_);
   if (plane_ != nullptr) {
-    plane_->Pump(*this, until);
+    const ControlPlane::Looked looked = plane_->Pump(*this, until, look ? kLook : std::chrono::microseconds(0));
+    if (looked != ControlPlane::Looked::kNot) {
+      const std::lock_guard lock(mutex_);
+      look_ = look_ && looked == ControlPlane::Looked::kFound;
+      look_credit_ = std::clamp(look_credit_ + (look_ ? 1 : -1), 0, kMostLookCredit);
+    }
   } else {
     std::unique_lock lock(mutex_);
     changed_.wait_until(lock, std::min(until, now + std::chrono::seconds(1)), [&] {

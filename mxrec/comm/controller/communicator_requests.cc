@@ -82,11 +82,21 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
       return wrong("the splits add up to " + std::to_string(sum) + ", the first dimension is " + std::to_string(request.shape[0]));
     }
   }
+  return CheckMemory(request, group);
+}
+
+Status CommunicatorImpl::CheckMemory(const CommRequest& request, const GroupInfo& group) const {
+  const auto wrong = [&](std::string_view what) {
+    std::string text(CollectiveName(request.kind));
+    text.append(" '").append(request.name, 0, 200).append("' of group ").append(group.name).append(": ").append(what);
+    return InvalidArgumentError(std::move(text));
+  };
   const bool gives = request.kind != Collective::kSend && request.kind != Collective::kBarrier;
   if (gives && !request.allocate) return wrong("no allocator for the result");
   const bool takes = request.kind != Collective::kBarrier && request.kind != Collective::kReceive &&
                      !(request.kind == Collective::kBroadcast && request.root != group.me);
-  if (takes && request.input == nullptr && count > 0) return wrong("no input");
+  const bool empty = std::find(request.shape.begin(), request.shape.end(), 0) != request.shape.end();
+  if (takes && request.input == nullptr && !empty) return wrong("no input");
   return OkStatus();
 }
 
@@ -97,17 +107,34 @@ std::string CommunicatorImpl::NameOfPair(const CommRequest& request, const Group
 }
 
 // Takes the request, or leaves it as it was and says why not.
-Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Next* next) {
+Result<CommunicatorImpl::Name*> CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Name* guess,
+                                                          GroupInfo** found, Next* next) {
   const auto in_vain = [&](const Status& why) {
     return Prefixed(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "': ", why);
   };
   if (!health_.ok()) return in_vain(health_);
   if (closing_) return FailedPreconditionError("the communicator was shut down");
-  const auto id = group_ids_.find(request.group);
-  if (id == group_ids_.end())
-    return in_vain(NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + request.group + "'"));
-  GroupInfo& group = groups_[id->second];
-  if (Status wrong = Check(request, group); !wrong.ok()) {
+  if (*found == nullptr || (*found)->name != request.group) {
+    const auto id = group_ids_.find(request.group);
+    if (id == group_ids_.end())
+      return in_vain(NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + request.group + "'"));
+    *found = &groups_[id->second];
+  }
+  GroupInfo& group = **found;
+  std::string pair;
+  std::string_view name = request.kind == Collective::kJoin ? kJoinName : request.name;
+  if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
+    name = pair = NameOfPair(request, group);
+  }
+  if (request.origin.size() > kMaxOriginBytes) request.origin.resize(kMaxOriginBytes);
+  Name* at = guess;
+  if (at == nullptr || at->group != group.id || at->name != name) {
+    const auto known = names_.find(KeyView(group.id, name));
+    at = known != names_.end() ? known->second.get() : nullptr;
+  }
+  const Difference difference = at != nullptr && at->id != 0 ? Compare(at->agreed, request) : Difference::kMore;
+  // What the ranks have agreed on was checked before.
+  if (Status wrong = difference == Difference::kNone ? CheckMemory(request, group) : Check(request, group); !wrong.ok()) {
     AddRefusal(request, group, /*parts=*/0, wrong);
     *next = Next::kWake;
     return wrong;
@@ -116,21 +143,12 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Nex
     return in_vain(FailedPreconditionError("rank " + std::to_string(options_.rank) + " has joined in group " + group.name +
                                            " and can ask for nothing until all ranks have"));
   }
-  std::string pair;
-  std::string_view name = request.kind == Collective::kJoin ? kJoinName : request.name;
-  if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
-    name = pair = NameOfPair(request, group);
-  }
-  if (request.origin.size() > kMaxOriginBytes) request.origin.resize(kMaxOriginBytes);
-  Name* at = nullptr;
-  if (const auto known = names_.find(KeyView(group.id, name)); known == names_.end()) {
+  if (at == nullptr) {
     auto fresh = std::make_unique<Name>();
     at = fresh.get();
     at->group = group.id;
     at->name = name;
     names_.emplace(std::pair(group.id, std::string(name)), std::move(fresh));
-  } else {
-    at = known->second.get();
   }
   if (at->state != State::kIdle) {
     return AlreadyExistsError(std::string(CollectiveName(request.kind)) + " '" + request.name + "' of group " + group.name +
@@ -144,8 +162,10 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Nex
   at->state = State::kQueued;
   if (timeline_ != nullptr) at->asked = Clock::now();
   at->request = std::move(request);
+  at->difference = difference;
   at->turn = nothing_pending ? submitted_ : 0;
   const bool lone = at->alone && at->id != 0 && nothing_pending && plane_ != nullptr && group.ranks.size() > 1;
+  lone_ = lone && (lone_ || *next == Next::kNothing);  // the first of a submission finds kNothing
   if (!lone || (chief() && others_wait_)) {
     *next = Next::kWake;
   } else if (*next != Next::kWake) {
@@ -153,7 +173,7 @@ Status CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Nex
   }
   ++pending_;
   queue_.push_back(at);
-  return OkStatus();
+  return at;
 }
 
 void CommunicatorImpl::Submit(CommRequest request) { SubmitAll({&request, 1}); }
@@ -162,17 +182,37 @@ void CommunicatorImpl::Submit(std::vector<CommRequest> requests) { SubmitAll(req
 
 void CommunicatorImpl::SubmitAll(std::span<CommRequest> requests) {
   Next next = Next::kNothing;
+  bool look = false;
   std::vector<std::pair<size_t, Status>> refused;
   {
     const std::lock_guard lock(mutex_);
     ++submitted_;
     const bool nothing_pending = pending_ == 0;
+    std::vector<Name*> names;
+    names.reserve(requests.size());
+    GroupInfo* group = nullptr;
+    // Steps repeat: most names come after those after which they came the last time, and need not be looked for.
+    std::span<Name* const> guesses;
+    bool guessed = true;
     for (size_t i = 0; i < requests.size(); ++i) {
-      Status status = Enqueue(requests[i], nothing_pending, &next);
-      if (!status.ok()) refused.emplace_back(i, std::move(status));
+      Name* const guess = i > 0 && i <= guesses.size() ? guesses[i - 1] : nullptr;
+      Result<Name*> name = Enqueue(requests[i], nothing_pending, guess, &group, &next);
+      if (!name.ok()) {
+        refused.emplace_back(i, std::move(name).status());
+        continue;
+      }
+      names.push_back(*name);
+      if (i == 0 && (*name)->followers_of == erased_) guesses = (*name)->followers;
+      guessed = guessed && (i == 0 || *name == guess);
+    }
+    look = look_ = lone_ && refused.empty() && (look_credit_ > 0 || ++looks_left_out_ % kLookAgain == 0);
+    if (refused.empty() && !guessed) {
+      names[0]->followers.assign(names.begin() + 1, names.end());
+      names[0]->followers_of = erased_;
     }
   }
-  if (next == Next::kWake || (next == Next::kSendHere && SendQueued())) Wake();
+  // With a look the progress thread wakes up while rank 0 answers.
+  if (next == Next::kWake || (next == Next::kSendHere && (SendQueued() || look))) Wake();
   for (const auto& [i, status] : refused) {
     if (requests[i].done) requests[i].done(status, {});
   }

@@ -14,7 +14,9 @@
 //
 // Waking a thread costs more than a small reduction, so what is submitted alone, as it was the last time, is not handed to the
 // progress thread. Another rank than 0 sends it from the thread that asks. At rank 0 it stays in the queue until another rank waits
-// for something (whose message wakes the progress thread), or until the next look at what has stalled.
+// for something (whose message wakes the progress thread), or until the next look at what has stalled. Where the answers to
+// such requests come soon, the progress thread looks for them for some microseconds before it sleeps; where they do not, looking
+// takes the processor from those who have to work first.
 #ifndef MXREC_COMM_CONTROLLER_COMMUNICATOR_STATE_H_
 #define MXREC_COMM_CONTROLLER_COMMUNICATOR_STATE_H_
 
@@ -57,6 +59,8 @@ inline Status Prefixed(std::string_view front, const Status& status) {
   return Status(status.code(), std::string(front) + std::string(status.message()));
 }
 
+Difference Compare(const RequestFields& a, const CommRequest& b);
+
 class CommunicatorImpl final : public Communicator, private ControlPlane::Handler {
  public:
   explicit CommunicatorImpl(const CommOptions& options) : options_(options), process_(::getpid()) {}
@@ -90,13 +94,21 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
     bool joined = false;  // a join is pending
   };
 
+  static constexpr int kMostLookCredit = 4;
+  // One in so many submissions finds out whether it is worth it again.
+  static constexpr uint64_t kLookAgain = 32;
+
   enum class State : uint8_t { kIdle, kQueued, kAsked, kAgreed };
   // What is known of one name of a group.
   struct Name {
     uint32_t group = 0;
-    std::string name;      // as agreed on
-    uint64_t id = 0;       // rank 0's number for it; 0: none
-    RequestFields agreed;  // what the number stands for, when id is not 0
+    std::string name;                           // as agreed on
+    uint64_t id = 0;                            // rank 0's number for it; 0: none
+    RequestFields agreed;                       // what the number stands for, when id is not 0
+    Difference difference = Difference::kMore;  // of the request from that
+    // What was submitted together with it the last time, in order; valid while no name has gone since.
+    std::vector<Name*> followers;
+    uint64_t followers_of = 0;  // erased_ then
     State state = State::kIdle;
     bool asked_by_number = false;
     // Nothing but its own submission was asked for while it was pending the last time.
@@ -141,12 +153,14 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
 
   Status Check(const CommRequest& request, const GroupInfo& group) const;
   static std::string NameOfPair(const CommRequest& request, const GroupInfo& group);
+  // Whether it has the memory that it needs. Part of Check.
+  Status CheckMemory(const CommRequest& request, const GroupInfo& group) const;
   // Adds to refusals_, unless the name is pending or no one can wait for it. With mutex_ held.
   void AddRefusal(const CommRequest& request, const GroupInfo& group, int parts, const Status& why);
   // What has to be done so that a new request goes on.
   enum class Next : uint8_t { kNothing, kWake, kSendHere };
-  // With mutex_ held.
-  Status Enqueue(CommRequest& request, bool nothing_pending, Next* next);
+  // With mutex_ held. `group`: that of the request before, or null. `guess`: where the name may be, or null. Returns where it is.
+  Result<Name*> Enqueue(CommRequest& request, bool nothing_pending, Name* guess, GroupInfo** group, Next* next);
   void SubmitAll(std::span<CommRequest> requests);
   void EraseName(const Name& name);
   Status ChangeGroup(const std::string& name, std::vector<int> ranks, bool remove);
@@ -204,8 +218,13 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   std::map<uint32_t, GroupInfo> groups_;
   std::unordered_map<std::string, uint32_t> group_ids_;
   std::deque<Name*> queue_;
-  uint64_t submitted_ = 0;    // calls of Submit ever
-  size_t pending_ = 0;        // names that are not kIdle
+  uint64_t submitted_ = 0;             // calls of Submit ever
+  uint64_t erased_ = 0;                // names ever
+  size_t pending_ = 0;                 // names that are not kIdle
+  bool lone_ = false;                  // they are of one submission, which came alone the last time too
+  bool look_ = false;                  // and for its answer the progress thread looks before it sleeps
+  int look_credit_ = kMostLookCredit;  // how often that was worth it of late
+  uint64_t looks_left_out_ = 0;
   bool others_wait_ = false;  // rank 0: for something that a request here may complete
   std::vector<CancelRequest> cancels_;
   std::vector<Refusal> refusals_;

@@ -124,14 +124,24 @@ Coordinator::Coordinator(CoordinatorOptions options) : impl_(std::make_unique<Im
 
 Coordinator::~Coordinator() = default;
 
-void Coordinator::set_fuse_below(int64_t bytes) { impl_->options.fuse_below = bytes; }
+void Coordinator::set_fuse_below(int64_t bytes) {
+  if (impl_->options.fuse_below != bytes) impl_->DissolveAll();  // they would be packed differently
+  impl_->options.fuse_below = bytes;
+}
 
 Status Coordinator::Take(int rank, const Requests& requests, Time now) {
   Impl& impl = *impl_;
   if (impl.ranks[rank].left) return DataLossError("a request after the rank has left");
   Finished(rank, requests.finished);
   for (const Refusal& refusal : requests.refusals) MXREC_RETURN_IF_ERROR(impl.Refuse(rank, refusal));
-  for (const uint64_t id : requests.ids) {
+  std::vector<uint64_t> rest;
+  std::span<const uint64_t> ids = requests.ids;
+  if (!impl.batches.empty() && impl.left_in_order.empty() && std::is_sorted(ids.begin(), ids.end())) {
+    rest = impl.AskBatches(rank, ids, now);
+    ids = rest;
+  }
+  impl.ranks[rank].last_ids.assign(ids.begin(), ids.end());
+  for (const uint64_t id : ids) {
     const auto slot = impl.slots.find(id);
     if (slot == impl.slots.end()) continue;  // forgotten: the rank will ask in full
     MXREC_RETURN_IF_ERROR(impl.Ask(*slot->second, rank, nullptr, now));
@@ -195,6 +205,12 @@ Status Coordinator::CheckStalls(Time now, std::vector<std::string>* warnings) {
     return text;
   };
   // Where ranks wait for each other in different operations, each of these is half of the reason: all are named.
+  const auto late = [&](Time since) { return now - since >= std::min(impl_->options.stall_warning, impl_->options.stall_abort); };
+  if (std::any_of(impl_->active.begin(), impl_->active.end(), [&](const Impl::Slot* slot) { return late(slot->since); }) ||
+      std::any_of(impl_->batches.begin(), impl_->batches.end(),
+                  [&](const auto& batch) { return batch->asked_count > 0 && late(batch->since); })) {
+    impl_->DissolveAll();  // all that waits is told by name
+  }
   std::vector<Impl::Slot*> oldest_first(impl_->active.begin(), impl_->active.end());
   std::ranges::stable_sort(oldest_first, {}, &Impl::Slot::since);
   if (!oldest_first.empty() && now - oldest_first[0]->since >= impl_->options.stall_abort) {
@@ -235,13 +251,24 @@ bool Coordinator::OthersWaitFor(int rank) const {
   for (const auto& [id, group] : impl.groups) {
     if (group.joined_count > 0) return true;
   }
-  return std::any_of(impl.active.begin(), impl.active.end(), [&](const Impl::Slot* slot) {
-    const int me = Impl::Participant(*slot, rank);
-    return slot->asked_count > (me >= 0 && slot->asked[me] != 0 ? 1 : 0);
-  });
+  return std::any_of(impl.active.begin(), impl.active.end(),
+                     [&](const Impl::Slot* slot) {
+                       const int me = Impl::Participant(*slot, rank);
+                       return slot->asked_count > (me >= 0 && slot->asked[me] != 0 ? 1 : 0);
+                     }) ||
+         std::any_of(impl.batches.begin(), impl.batches.end(), [&](const auto& batch) {
+           const int me = batch->group->index[rank];
+           return batch->asked_count > (me >= 0 && batch->asked[me] != 0 ? 1 : 0);
+         });
 }
 
-size_t Coordinator::waiting() const { return impl_->active.size() + impl_->pending_groups.size(); }
+size_t Coordinator::waiting() const {
+  size_t waiting = impl_->active.size() + impl_->pending_groups.size();
+  for (const auto& batch : impl_->batches) {
+    if (batch->asked_count > 0) waiting += batch->ids.size();
+  }
+  return waiting;
+}
 std::string Coordinator::LastOperation(int rank) const { return impl_->LastOperation(rank); }
 
 }  // namespace mxrec

@@ -31,6 +31,8 @@ struct CoordinatorOptions {
   std::chrono::milliseconds stall_abort{300'000};
   // Names that keep a number; above it those not used for longest lose theirs.
   size_t max_names = 16'384;
+  // Names that are asked for together, at least this many, are remembered as one (coordinator_batches.cc).
+  size_t batch_names = 8;
   std::string world_group = "hccl_world_group";
   // How messages call each rank; empty: "rank 3".
   std::vector<std::string> who;

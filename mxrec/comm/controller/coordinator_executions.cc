@@ -35,6 +35,7 @@ const RequestFields& Coordinator::Impl::First(const Slot& slot) {
 
 // Turns what is ready into executions.
 void Coordinator::Impl::Emit() {
+  EmitBatches();
   if (ready.empty()) return;
   // By number: the order of the first step, the shortest to write, and the same on every run once the names repeat.
   std::sort(ready.begin(), ready.end(), [](const Slot* a, const Slot* b) { return a->id < b->id; });
@@ -72,13 +73,15 @@ void Coordinator::Impl::Emit() {
     into->slots.push_back(slot);
     into->bytes += bytes;
   }
-  for (const Bucket& bucket : buckets) EmitOne(bucket.slots);
+  std::vector<std::pair<std::shared_ptr<const Execution>, uint64_t>> executions;
+  for (const Bucket& bucket : buckets) executions.emplace_back(EmitOne(bucket.slots), bucket.slots[0]->id);
+  MakeBatch(std::move(executions));
   for (Slot* const slot : ready) Commit(*slot);
   ready.clear();
   Forget();
 }
 
-void Coordinator::Impl::EmitOne(const std::vector<Slot*>& packed) {
+std::shared_ptr<const Execution> Coordinator::Impl::EmitOne(const std::vector<Slot*>& packed) {
   const Slot& first = *packed[0];
   const RequestFields& fields = First(first);
   Execution common;
@@ -90,6 +93,7 @@ void Coordinator::Impl::EmitOne(const std::vector<Slot*>& packed) {
     for (size_t i = 0; i < first.participants(); ++i) common.received.push_back(first.Request(i)->shape[0]);
   }
   std::shared_ptr<const Execution> shared;
+  bool same_for_all = true;
   for (size_t i = 0; i < first.participants(); ++i) {
     bool own = fields.kind == Collective::kAllToAll || first.point_to_point;
     for (const Slot* slot : packed) own = own || slot->asked[i] == 0 || slot->known[i] == 0;
@@ -98,6 +102,7 @@ void Coordinator::Impl::EmitOne(const std::vector<Slot*>& packed) {
       Give(WorldRank(first, i), shared, first.id);
       continue;
     }
+    same_for_all = false;
     auto execution = std::make_shared<Execution>(common);
     if (first.point_to_point) execution->kind = first.Request(i)->kind;
     if (fields.kind == Collective::kAllToAll) {
@@ -113,6 +118,7 @@ void Coordinator::Impl::EmitOne(const std::vector<Slot*>& packed) {
     }
     Give(WorldRank(first, i), std::move(execution), first.id);
   }
+  return same_for_all ? shared : nullptr;
 }
 
 void Coordinator::Impl::Commit(Slot& slot) {
@@ -127,6 +133,7 @@ void Coordinator::Impl::Commit(Slot& slot) {
 // Takes their numbers from the names not used for longest.
 void Coordinator::Impl::Forget() {
   if (slots.size() <= options.max_names) return;
+  DissolveAll();
   std::vector<Slot*> idle;
   for (const auto& [id, slot] : slots) {
     if (slot->asked_count == 0 && slot->owed.empty()) idle.push_back(slot.get());

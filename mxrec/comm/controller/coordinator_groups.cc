@@ -117,6 +117,7 @@ uint32_t Coordinator::Impl::AddGroup(const std::string& name, const std::vector<
 }
 
 void Coordinator::Impl::RemoveGroup(uint32_t id) {
+  DissolveAll();
   Group& group = groups[id];
   // All members asked for the removal and have nothing of the group pending: its names go without a word.
   for (auto slot = slots.begin(); slot != slots.end();) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -40,6 +41,8 @@ struct Coordinator::Impl {
     bool whole = false;  // of all tensors of the operation whose first one the slot is
   };
 
+  struct Batch;
+
   // One name of a group, for as long as it keeps its number.
   struct Slot {
     uint64_t id = 0;
@@ -57,9 +60,23 @@ struct Coordinator::Impl {
     Time since;
     size_t active_at = SIZE_MAX;
     uint64_t used = 0;
+    Batch* batch = nullptr;  // that stands for it
 
     size_t participants() const { return asked.size(); }
     const Fields& Request(size_t i) const { return fresh[i] != nullptr ? fresh[i] : agreed[i]; }
+  };
+
+  // See coordinator_batches.cc.
+  struct Batch {
+    Group* group = nullptr;
+    std::vector<uint64_t> ids;  // rising
+    std::vector<Slot*> slots;
+    // And the first slot of each.
+    std::vector<std::pair<std::shared_ptr<const Execution>, uint64_t>> executions;
+    std::vector<uint8_t> asked;  // by member
+    int asked_count = 0;
+    Time since;
+    uint64_t used = 0;
   };
 
   struct PendingGroup {
@@ -79,6 +96,7 @@ struct Coordinator::Impl {
     uint64_t given = 0, finished = 0;
     std::deque<uint64_t> unfinished;  // first slot of each execution
     uint64_t last_finished = 0;       // slot; 0: a join
+    std::vector<uint64_t> last_ids;   // of its last message, without those of batches
   };
 
   CoordinatorOptions options;
@@ -95,6 +113,8 @@ struct Coordinator::Impl {
   uint64_t next_slot = 1;
   uint64_t tick = 0;
   std::vector<Slot*> active, ready;
+  std::vector<std::unique_ptr<Batch>> batches;
+  std::vector<Batch*> ready_batches;
 
   // words: coordinator.cc
   std::string Who(int rank) const;
@@ -166,10 +186,19 @@ struct Coordinator::Impl {
   static const RequestFields& First(const Slot& slot);
   // Turns what is ready into executions.
   void Emit();
-  void EmitOne(const std::vector<Slot*>& packed);
+  // What all ranks were given; null when it was not the same for all.
+  std::shared_ptr<const Execution> EmitOne(const std::vector<Slot*>& packed);
   void Commit(Slot& slot);
   // Takes their numbers from the names not used for longest.
   void Forget();
+
+  // batches: coordinator_batches.cc
+  // Takes those of the rising numbers that are batches; returns the others.
+  std::vector<uint64_t> AskBatches(int rank, std::span<const uint64_t> ids, Time now);
+  void EmitBatches();
+  void MakeBatch(std::vector<std::pair<std::shared_ptr<const Execution>, uint64_t>> executions);
+  void Dissolve(Batch& dissolved);
+  void DissolveAll();
 };
 
 }  // namespace mxrec

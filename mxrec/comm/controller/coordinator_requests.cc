@@ -265,6 +265,7 @@ Status Coordinator::Impl::CheckLeft(const Slot& slot) const {
 
 // `fresh`: null when the rank asks again for what was agreed on last.
 Status Coordinator::Impl::Ask(Slot& slot, int rank, Fields fresh, Time now) {
+  if (slot.batch != nullptr) Dissolve(*slot.batch);
   const int i = Participant(slot, rank);
   if (i < 0) return DataLossError("rank " + std::to_string(rank) + " is no member of group " + slot.group->name);
   if (slot.asked[i] != 0) return DataLossError("'" + slot.name + "' was asked for twice");
@@ -355,11 +356,14 @@ Coordinator::Impl::Slot& Coordinator::Impl::FindOrMake(Group& group, const std::
     slot->known.resize(participants);
     slots[slot->id] = std::move(slot);
   }
-  return *slots[id->second];
+  Slot& slot = *slots[id->second];
+  if (slot.batch != nullptr) Dissolve(*slot.batch);
+  return slot;
 }
 
 Status Coordinator::Impl::Join(Group& group, int member) {
   if (group.joined[member]) return DataLossError("joined twice");
+  DissolveAll();
   if (Status left = CheckLeft(group); !left.ok()) {
     ranks[group.ranks[member]].out.errors.push_back({.group = group.id, .name = std::string(kJoinName), .status = std::move(left)});
     return OkStatus();
@@ -394,6 +398,7 @@ void Coordinator::Impl::Cancel(int rank, const CancelRequest& cancel) {
   const auto id = slot_ids.find(SlotKey(cancel.group, cancel.name));
   if (id == slot_ids.end()) return;
   Slot& slot = *slots[id->second];
+  if (slot.batch != nullptr) Dissolve(*slot.batch);
   const int i = Participant(slot, rank);
   if (i < 0 || slot.asked[i] == 0 || slot.active_at == SIZE_MAX) return;  // agreed on already: it runs
   std::string text = Quoted(slot).append(": rank ").append(std::to_string(rank)).append(" gave up waiting for it");
@@ -450,6 +455,7 @@ Status Coordinator::Impl::Refuse(int rank, const Refusal& refusal) {
 }
 
 void Coordinator::Impl::Leave(int rank) {
+  DissolveAll();
   Emit();  // what is agreed on still runs
   ranks[rank].left = true;
   left_in_order.push_back(rank);

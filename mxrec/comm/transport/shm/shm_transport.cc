@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "mxrec/base/copy_bytes.h"
+#include "mxrec/base/pause.h"
 #include "mxrec/base/thread_pool.h"
 #include "mxrec/comm/transport/life.h"
 #include "mxrec/comm/transport/shm/meeting.h"
@@ -73,14 +74,6 @@ struct Lane {
 };
 
 size_t RoundUp(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Where things are; a function of the sizes alone.
 struct Layout {
