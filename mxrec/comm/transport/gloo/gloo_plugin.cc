@@ -7,8 +7,10 @@
 // kWindow pieces, and the next one is asked for when the first has been taken.
 //
 // send() writes what the connection takes at once, under the lock of the connection, and Gloo's thread, which has something to read
-// there, asks for that lock again and again. So long parts to a rank that sends long parts as well are handed to that thread, which
-// then writes a piece and reads in turns.
+// there, asks for that lock again and again; recv() writes too: the other side is told that there is memory. On a busy machine that
+// thread may take the processor from the one that holds the lock, and then asks in vain for the whole of its time slice, some
+// milliseconds. So when long parts go both ways between two ranks, all is handed to Gloo's thread: it first asks for what is to
+// come, then writes a piece and reads in turns.
 //
 // Gloo makes a passed deadline the end of all connections, as a transport may. While this rank waits for one peer it does not
 // notice another one's end; but what others have sent is there when its turn comes, so it ends up waiting for the one that is gone,
@@ -112,17 +114,18 @@ class GlooTransport {
                 int64_t deadline, MxrecPluginError* error) {
     std::vector<Transfer> transfers(receive_count + send_count);
     const Handed handed(this);
+    const auto hand_over = [&](int peer) {
+      const auto is_long = [peer](const auto& part) { return part.peer == peer && part.bytes >= kLong; };
+      return loop_.ready() && std::any_of(receives, receives + receive_count, is_long) &&
+             std::any_of(sends, sends + send_count, is_long);
+    };
     for (uint64_t i = 0; i < receive_count; ++i) {
-      if (!StartReceive(receives[i], &transfers[i], error)) return;
+      if (!StartReceive(receives[i], hand_over(receives[i].peer), &transfers[i], error)) return;
     }
     for (uint64_t i = 0; i < send_count; ++i) {
-      const bool both_ways = std::any_of(receives, receives + receive_count, [&](const MxrecPluginReceive& receive) {
-        return receive.peer == sends[i].peer && receive.bytes >= kLong;
-      });
-      const bool hand_over = both_ways && sends[i].bytes >= kLong && loop_.ready();
-      if (!StartSend(sends[i], hand_over, &transfers[receive_count + i], error)) return;
+      if (!StartSend(sends[i], hand_over(sends[i].peer), &transfers[receive_count + i], error)) return;
     }
-    if (!handed_.empty()) loop_.Start([this] { return SendNext(); });
+    if (!handed_.empty()) loop_.Start([this] { return StartNext(); });
     for (size_t i = 0; i < transfers.size(); ++i) {
       Transfer& transfer = transfers[i];
       while (transfer.done < transfer.pieces) {
@@ -172,12 +175,18 @@ class GlooTransport {
     bool sending = false;
     uint64_t bytes = 0;
     uint64_t pieces = 0;
-    uint64_t asked = 0;   // pieces that Gloo knows of; of a part that is handed over Gloo's thread counts them
+    uint64_t asked = 0;   // pieces that Gloo knows of, or will by what is handed over
     uint64_t done = 0;    // pieces waited for
     uint32_t number = 0;  // of the first piece, among all between the two ranks in this direction
     const MxrecPluginReceive* sink = nullptr;
     std::unique_ptr<char[]> window;         // memory of a sink
     std::unique_ptr<UnboundBuffer> buffer;  // the whole part, or the window
+  };
+
+  struct HandedPart {
+    const Transfer* transfer = nullptr;
+    uint64_t first = 0;    // pieces to ask for
+    uint64_t started = 0;  // pieces; counted by Gloo's thread alone
   };
 
   // A piece of another length has another slot: it is never taken for the one that is expected, and Gloo never writes beyond a
@@ -204,9 +213,9 @@ class GlooTransport {
       // Gloo does not write to what it sends.
       transfer->buffer = context_->createUnboundBuffer(const_cast<void*>(part.data), part.bytes);
       if (hand_over) {
-        handed_.push_back(transfer);
+        handed_.push_back({transfer});
       } else {
-        while (transfer->asked < transfer->pieces) Send(transfer);
+        while (transfer->asked < transfer->pieces) Send(*transfer, transfer->asked++);
       }
     } catch (const std::exception& e) {
       FailGone(error, part.peer, e.what());
@@ -215,26 +224,32 @@ class GlooTransport {
     return true;
   }
 
-  void Send(Transfer* transfer) {
-    const uint64_t piece = transfer->asked++;
-    transfer->buffer->send(transfer->peer, Slot(*transfer, piece), piece * piece_bytes_, Bytes(*transfer, piece));
+  void Send(const Transfer& transfer, uint64_t piece) {
+    transfer.buffer->send(transfer.peer, Slot(transfer, piece), piece * piece_bytes_, Bytes(transfer, piece));
   }
 
-  // On Gloo's thread: a piece of each part in turns. False: there is nothing left to do.
-  bool SendNext() {
+  // On Gloo's thread: all that is asked for, or a piece of each part to send in turns. False: there is nothing left to do.
+  bool StartNext() {
     bool left = false;
-    for (Transfer* transfer : handed_) {
-      if (transfer->asked == transfer->pieces) continue;
+    for (HandedPart& part : handed_) {
+      const Transfer& transfer = *part.transfer;
+      const uint64_t pieces = transfer.sending ? transfer.pieces : part.first;
       try {
-        Send(transfer);
+        while (part.started < pieces) {
+          if (transfer.sending) {
+            Send(transfer, part.started++);
+            break;
+          }
+          Ask(transfer, part.started++);
+        }
       } catch (const std::exception& e) {
         std::lock_guard lock(waiting_mutex_);
-        failed_peer_ = transfer->peer;
+        failed_peer_ = transfer.peer;
         failure_ = e.what();
         EndWait();
         return false;
       }
-      left = left || transfer->asked < transfer->pieces;
+      left = left || part.started < pieces;
     }
     return left;
   }
@@ -246,20 +261,26 @@ class GlooTransport {
     waiting_->abortWaitSend();
   }
 
-  bool StartReceive(const MxrecPluginReceive& part, Transfer* transfer, MxrecPluginError* error) {
+  bool StartReceive(const MxrecPluginReceive& part, bool hand_over, Transfer* transfer, MxrecPluginError* error) {
     transfer->peer = part.peer;
     transfer->bytes = part.bytes;
     Number(transfer, &received_);
     try {
+      uint64_t first = transfer->pieces;  // what can be asked for at once
       if (part.take == nullptr) {
         transfer->buffer = context_->createUnboundBuffer(part.data, part.bytes);
-        while (transfer->asked < transfer->pieces) Ask(transfer);
       } else {
         const uint64_t window = std::min<uint64_t>(kWindow * piece_bytes_, part.bytes);
         transfer->sink = &part;
         transfer->window.reset(new char[window]);
         transfer->buffer = context_->createUnboundBuffer(transfer->window.get(), window);
-        while (transfer->asked < std::min(transfer->pieces, kWindow)) Ask(transfer);
+        first = std::min(first, kWindow);
+      }
+      transfer->asked = first;
+      if (hand_over) {
+        handed_.push_back({transfer, first});
+      } else {
+        for (uint64_t piece = 0; piece < first; ++piece) Ask(*transfer, piece);
       }
     } catch (const std::exception& e) {
       FailGone(error, part.peer, e.what());
@@ -268,10 +289,9 @@ class GlooTransport {
     return true;
   }
 
-  void Ask(Transfer* transfer) {
-    const uint64_t piece = transfer->asked++;
-    const uint64_t place = transfer->sink != nullptr ? piece % kWindow : piece;
-    transfer->buffer->recv(transfer->peer, Slot(*transfer, piece), place * piece_bytes_, Bytes(*transfer, piece));
+  void Ask(const Transfer& transfer, uint64_t piece) {
+    const uint64_t place = transfer.sink != nullptr ? piece % kWindow : piece;
+    transfer.buffer->recv(transfer.peer, Slot(transfer, piece), place * piece_bytes_, Bytes(transfer, piece));
   }
 
   // A piece has come or gone; those of one part do in order.
@@ -280,7 +300,7 @@ class GlooTransport {
     if (transfer->sink == nullptr) return;
     transfer->sink->take(transfer->sink->sink, piece * piece_bytes_, transfer->window.get() + piece % kWindow * piece_bytes_,
                          Bytes(*transfer, piece));
-    if (transfer->asked < transfer->pieces) Ask(transfer);
+    if (transfer->asked < transfer->pieces) Ask(*transfer, transfer->asked++);
   }
 
   // False: aborted. Throws when the connection is gone or the time is over.
@@ -288,7 +308,7 @@ class GlooTransport {
     {
       std::lock_guard lock(waiting_mutex_);
       waiting_ = transfer.buffer.get();
-      // Abort has seen the buffer, or this sees Abort; so has SendNext.
+      // Abort has seen the buffer, or this sees Abort; so has StartNext.
       if (aborted_.load(std::memory_order_acquire) || failed_peer_ >= 0) {
         waiting_ = nullptr;
         return false;
@@ -331,7 +351,7 @@ class GlooTransport {
   const std::shared_ptr<gloo::transport::Context> context_;
   const uint64_t piece_bytes_;
   LoopWork loop_;
-  std::vector<Transfer*> handed_;          // to Gloo's thread, in this exchange
+  std::vector<HandedPart> handed_;         // to Gloo's thread, in this exchange
   std::vector<uint32_t> sent_, received_;  // pieces, by peer
   std::atomic<bool> aborted_{false};
   std::mutex waiting_mutex_;
