@@ -92,7 +92,7 @@ std::vector<std::string> mxrec::FuzzSeeds() {
   requests.full = {fields, exchange, send, join};
   requests.rows = {{.id = 2, .rows = 3, .splits = {1, 2}}};
   requests.refusals = {{.group = 0, .name = "r", .parts = 2, .why = "no"}};
-  requests.cancels = {{.group = 0, .name = "a"}};
+  requests.cancels = {{.group = 0, .name = "a", .why = "no"}};
   requests.groups = {{.remove = false, .name = "g", .ranks = {1, 0}}};
   Requests simple;
   simple.full = {fields, exchange};

@@ -642,7 +642,7 @@ Status AllGather(Transport& transport, const GroupView& group, const void* data,
   }
   const int me = call.me();
   char* const whole = static_cast<char*>(out);
-  if (bytes[me] > 0 && data != whole + borders[me]) std::memmove(whole + borders[me], data, bytes[me]);
+  if (bytes[me] > 0 && data != kInPlace && data != whole + borders[me]) std::memmove(whole + borders[me], data, bytes[me]);
   if (call.size() > kPeersAtOnce) return RingGatherChunks(call, whole, borders);
   std::vector<SendPart> sends;
   std::vector<ReceivePart> receives;

@@ -63,7 +63,10 @@ Status Reduce(Transport& transport, const GroupView& group, void* data, size_t c
 // counts[i] elements end at rank i, reduced, in `out`; `data` (sum of counts) is scratch afterwards.
 Status ReduceScatter(Transport& transport, const GroupView& group, void* data, std::span<const size_t> counts, DType dtype,
                      ReduceOp op, void* out, Deadline deadline, const Finish& finish = {});
-// Rank i gives bytes[i]; `out` holds all in rank order. `data` may lie in its place in `out`: then nothing is copied.
+// Rank i gives bytes[i]; `out` holds all in rank order. `data` may lie in its place in `out`: then nothing is copied. kInPlace says
+// that it does, also where `out` is not known yet (CommRequest::input).
+inline constexpr char kInPlaceMark = 0;
+inline constexpr const void* kInPlace = &kInPlaceMark;
 Status AllGather(Transport& transport, const GroupView& group, const void* data, std::span<const size_t> bytes, void* out,
                  Deadline deadline);
 Status Broadcast(Transport& transport, const GroupView& group, void* data, size_t bytes, int root, Deadline deadline);

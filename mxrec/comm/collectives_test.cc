@@ -361,6 +361,10 @@ TEST(AllGatherTest, UnequalAndEmptyPartsArriveInRankOrder) {
       std::copy(mine.begin(), mine.end(), whole.begin() + static_cast<ptrdiff_t>(before));
       EXPECT_TRUE(AllGather(transport, world, whole.data() + before, bytes, whole.data(), Soon()).ok());
       EXPECT_TRUE(whole == expected);
+      std::fill(whole.begin(), whole.end(), '\0');
+      std::copy(mine.begin(), mine.end(), whole.begin() + static_cast<ptrdiff_t>(before));
+      EXPECT_TRUE(AllGather(transport, world, kInPlace, bytes, whole.data(), Soon()).ok());
+      EXPECT_TRUE(whole == expected);
       return std::string();
     });
   }

@@ -115,7 +115,8 @@ struct CommRequest {
   // name of tensor 0 and PartSuffix(i).
   int parts = 1;
   int part = 0;
-  const void* input = nullptr;  // stays valid until `done`
+  // Stays valid until `done`. kAllGather: kInPlace (collectives.h) when `allocate` puts it in its place in the output.
+  const void* input = nullptr;
   // Gives the memory for the output once its shape is known, on the progress thread; may return `input` for in-place.
   // Called once before done(OK), never after an error. Not called for kSend, kBarrier and ranks that joined.
   std::function<Result<void*>(const Agreed&)> allocate;

@@ -55,6 +55,22 @@ void ScatterSumRowsSimd(const float* HWY_RESTRICT rows, const int32_t* HWY_RESTR
   }
 }
 
+void AddRowsOntoSimd(float* rows, const int32_t* HWY_RESTRICT from, const int32_t* HWY_RESTRICT onto, size_t n, size_t dim) {
+  constexpr size_t kAhead = 8, kLine = 16, kMost = 128;
+  const size_t fetched = dim < kMost ? dim : kMost;
+  const auto row = [&](int32_t number) HWY_ATTR { return rows + static_cast<size_t>(number) * dim; };
+  for (size_t i = 0; i < n; ++i) {
+    if (i + kAhead < n) {
+      const float *const source = row(from[i + kAhead]), *const target = row(onto[i + kAhead]);
+      for (size_t c = 0; c < fetched; c += kLine) {
+        __builtin_prefetch(source + c);
+        __builtin_prefetch(target + c, 1);
+      }
+    }
+    OneRow<false>(row(from[i]), dim, row(onto[i]));
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace mxrec
 HWY_AFTER_NAMESPACE();
@@ -63,6 +79,7 @@ HWY_AFTER_NAMESPACE();
 namespace mxrec {
 
 HWY_EXPORT(ScatterSumRowsSimd);
+HWY_EXPORT(AddRowsOntoSimd);
 
 void ScatterSumRows(const float* rows, const int32_t* index, size_t n, size_t dim, int32_t first, int32_t last, uint8_t* seen,
                     const ScatterTarget& to) {
@@ -77,6 +94,16 @@ void ScatterSumRowsReference(const float* rows, const int32_t* index, size_t n, 
     float* const sum = to.places != nullptr ? to.places[u] : to.sums + static_cast<size_t>(u) * dim;
     for (size_t c = 0; c < dim; ++c) sum[c] = seen[u] != 0 ? sum[c] + rows[j * dim + c] : rows[j * dim + c];
     seen[u] = 1;
+  }
+}
+
+void AddRowsOnto(float* rows, const int32_t* from, const int32_t* onto, size_t n, size_t dim) {
+  HWY_DYNAMIC_DISPATCH(AddRowsOntoSimd)(rows, from, onto, n, dim);
+}
+
+void AddRowsOntoReference(float* rows, const int32_t* from, const int32_t* onto, size_t n, size_t dim) {
+  for (size_t i = 0; i < n; ++i) {
+    for (size_t c = 0; c < dim; ++c) rows[static_cast<size_t>(onto[i]) * dim + c] += rows[static_cast<size_t>(from[i]) * dim + c];
   }
 }
 

@@ -1,4 +1,5 @@
-// ScatterSumRows: adds each row of a list to the sum that its index names, in the order in which the rows stand.
+// ScatterSumRows: adds each row of a list to the sum that its index names, in the order in which the rows stand. AddRowsOnto: adds
+// rows of a block to others of it.
 //
 // It reads the rows as they lie, one after the other, and visits the sums at random: with few repetitions half of what gathering
 // the rows of each sum costs. One addition after the other, as SumRows: the same bits on every target, and for indices that are
@@ -24,6 +25,11 @@ void ScatterSumRows(const float* rows, const int32_t* index, size_t n, size_t di
 // Scalar reference of the same.
 void ScatterSumRowsReference(const float* rows, const int32_t* index, size_t n, size_t dim, int32_t first, int32_t last,
                              uint8_t* seen, const ScatterTarget& to);
+
+// Adds row from[i] of `rows` [.., dim] to row onto[i], one after the other. No row is in both lists.
+void AddRowsOnto(float* rows, const int32_t* from, const int32_t* onto, size_t n, size_t dim);
+// Scalar reference of the same.
+void AddRowsOntoReference(float* rows, const int32_t* from, const int32_t* onto, size_t n, size_t dim);
 
 }  // namespace mxrec
 

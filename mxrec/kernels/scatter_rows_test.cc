@@ -73,5 +73,21 @@ TEST(ScatterSumRowsTest, RangesGiveTheBitsOfTheWholeAndTouchNothingElse) {
   EXPECT_EQ(whole.sums[1 + (kSums - 1) * 19], -5.0f);
 }
 
+TEST(AddRowsOntoTest, EveryTargetEqualsTheReferenceToTheBitAndTouchesNothingElse) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  const std::vector<int32_t> from{30, 12, 13, 14, 39, 38, 2, 31, 33, 32, 20}, onto{1, 5, 5, 5, 0, 36, 36, 7, 8, 9, 1};
+  ForEachSimdTarget([&](const char* target) {
+    for (size_t dim = 0; dim <= 140; ++dim) {
+      std::vector<float> rows(kRows * dim);
+      for (float& x : rows) x = normal(random);
+      std::vector<float> expected = rows;
+      AddRowsOntoReference(expected.data(), from.data(), onto.data(), from.size(), dim);
+      AddRowsOnto(rows.data(), from.data(), onto.data(), from.size(), dim);
+      ASSERT_TRUE(rows == expected) << target << " dim " << dim;
+    }
+  });
+}
+
 }  // namespace
 }  // namespace mxrec

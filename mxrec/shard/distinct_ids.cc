@@ -13,6 +13,8 @@ namespace {
 // Entries are asked for a batch ahead.
 constexpr size_t kBatch = 32;
 constexpr size_t kLeastCapacity = 16;
+// Entries for each id that may be new: the search that goes on beyond its first entry is one that the processor did not foresee.
+constexpr size_t kSparse = 4;
 
 bool Fit(std::span<const uint64_t> ids) {
   uint64_t bits = 0;
@@ -42,9 +44,8 @@ void DistinctIds::Add(std::span<const uint64_t> ids, int32_t* numbers) {
   const size_t n = ids.size();
   MXREC_CHECK(n < (size_t{1} << 31) - size_) << n << " ids more than " << size_;
   const bool fits = fits_ && Fit(ids);
-  // At most half of the table is full.
-  if (2 * (size_ + n) > capacity_ || fits != fits_) {
-    capacity_ = std::bit_ceil(std::max({kLeastCapacity, 2 * (size_ + n), capacity_}));
+  if (kSparse * (size_ + n) > capacity_ || fits != fits_) {
+    capacity_ = std::bit_ceil(std::max({kLeastCapacity, kSparse * (size_ + n), capacity_}));
     fits_ = fits;
     Rebuild();
   }

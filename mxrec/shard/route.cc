@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "mxrec/kernels/float_mode.h"
 #include "mxrec/shard/distinct_ids.h"
 #include "mxrec/table/scratch.h"
 
@@ -112,6 +113,7 @@ Status SumRoutedGradients(std::span<const int32_t> index, const float* values, s
   const size_t width = executor == nullptr ? 1 : static_cast<size_t>(executor->concurrency());
   const size_t parts = std::clamp<size_t>(unique / kLeast, 1, std::min(width, kMostParts));
   const auto sum_part = [&](size_t part) {
+    const ScopedIeeeFloat ieee;  // the result must not depend on the thread
     const size_t first = unique * part / parts, last = unique * (part + 1) / parts;
     ScatterSumRows(values, index.data(), index.size(), dim, static_cast<int32_t>(first), static_cast<int32_t>(last), seen, sums);
     for (size_t u = first; u < last; ++u) {

@@ -110,7 +110,9 @@ def routed(rows):
   with tf.Session() as session:
     found = session.run([summed.indices, summed.values, vector.indices, vector.values])
   if len(rows) == 2:  # what is distinct here went to the other rank once
-    assert _groups.statistics()["data_bytes"] == len(set(ids)) * (8 + 6 * 4 + 4 + 4)
+    statistics = _groups.statistics()
+    assert statistics["data_bytes"] == len(set(ids)) * (8 + 6 * 4 + 4 + 4)
+    assert statistics["operations"] == 2 * 2  # indices and rows, whether or not ranks share some
   return ["MxrecAllToAll" in kinds, *(part.tolist() for part in found), ids.tolist(), values.tolist()]
 
 
@@ -154,6 +156,22 @@ def many_slices():
 
 def test_slices_of_many_rows_equal_the_dense_sum():
   assert ranks.run(2, many_slices).results() == [True, True]
+
+
+def slices_of_other_widths():
+  """Rows of 2 numbers on one rank, of 3 on the other; then the same op with rows that fit."""
+  me = api.get_rank_id()
+  rows = tf.placeholder(tf.float32, [None, None])
+  summed = _slices.allreduce(tf.IndexedSlices(rows, tf.constant([4, 5 + me])), False, name="rows")
+  with tf.Session() as session:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="rank 1"):
+      session.run(summed.values, {rows: np.ones([2, 2 + me])})
+    return session.run([summed.indices, summed.values], {rows: np.ones([2, 2])})
+
+
+def test_d_40_slices_of_other_widths_end_on_all_ranks():
+  for indices, values in ranks.run(2, slices_of_other_widths).results():
+    assert indices == [4, 5, 6] and values == [[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]]
 
 
 def npu_allreduce():

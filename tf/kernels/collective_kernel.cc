@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "mxrec/comm/collectives.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tf/comm_runtime.h"
 #include "tf/kernels/hcom_groups.h"
@@ -501,7 +502,7 @@ void CollectiveKernel::RunAlone(OpKernelContext* ctx, std::vector<Part> parts, D
       const Result<void*> output = part.allocate(ctx, agreed);
       MXREC_REQUIRES_OK_ASYNC(ctx, output.status(), done);
       const size_t bytes = Elements(request.shape) * DTypeSize(request.dtype);
-      if (bytes != 0 && *output != request.input) std::memcpy(*output, request.input, bytes);
+      if (bytes != 0 && request.input != kInPlace && *output != request.input) std::memcpy(*output, request.input, bytes);
     } else if (part.output >= 0 && !scaled) {
       ctx->set_output(part.output, ctx->input(part.output));
     } else if (part.output >= 0) {

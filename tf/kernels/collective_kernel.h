@@ -82,6 +82,8 @@ class CollectiveKernel : public tensorflow::AsyncOpKernel {
   void RefuseStage(tensorflow::OpKernelContext* ctx, const Membership& group, const std::string& stage, const Status& why,
                    const DoneCallback& done);
   void set_first_stage(std::string stage) { first_stage_ = std::move(stage); }
+  // For kernels that run more or fewer tensors than attribute T has.
+  void set_parts(int parts) { parts_ = parts; }
   // For constructors: lets the other ranks know that there is no kernel here, and fails it.
   void RefuseToBeMade(tensorflow::OpKernelConstruction* ctx, const Status& why);
   // What a run asks for as far as a refusal has to say it: kind, and for two ranks alone their name, peer and tag.

@@ -271,8 +271,9 @@ The sum of sparse gradients over the ranks, which may have different numbers of 
 
 values: [n, ...].
 indices: [n], the index of each row; an index may come several times.
-merged_values: [R, ...], a row for each index that any rank has: rows of one rank in their order, ranks in theirs.
-merged_indices: [R], by first occurrence, rank after rank.
+merged_values: [R, ...], a row for each index that any rank has: rows of one rank added in their order, ranks in theirs.
+merged_indices: [R], in the same order on all ranks: by first occurrence, rank after rank, but for the last ones, which stand in the
+  places of those that a rank before has too.
 Tindices: Type of the indices.
 group: The ranks that take part.
 tensor_name: The name that the ranks agree on; empty means that of the node.

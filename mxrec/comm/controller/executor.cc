@@ -339,6 +339,8 @@ Status Executor::Gather(Job& job, Deadline deadline) {
   tensor.agreed.received = job.received;
   void* const out = Allocate(tensor, packed_, total);
   if (out == nullptr && total > 0) return NoMemory(total);
+  // What the others are to get was to be put into the output: there is nothing to give them instead.
+  if (request.input == kInPlace && !tensor.status.ok()) return tensor.status;
   return AllGather(transport_, {.ranks = job.ranks, .me = job.me}, request.input, bytes, out, deadline);
 }
 

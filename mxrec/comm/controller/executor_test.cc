@@ -228,6 +228,36 @@ TEST(ExecutorTest, AJoinedRankGivesZerosAndATensorWithoutMemoryFailsAlone) {
   }
 }
 
+// Of a gather in place the input is where the output was to be: without that no rank gets anything.
+TEST(ExecutorTest, AGatherInPlaceWithoutMemoryFailsAsAWhole) {
+  const auto group = MakeLocalTransports(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      Executor executor(*group[rank], Algorithm::kAuto);
+      std::vector<float> out(6);
+      CommRequest request;
+      request.kind = Collective::kAllGather;
+      request.shape = {3};
+      request.input = kInPlace;
+      request.allocate = [&](const Agreed&) -> Result<void*> {
+        if (rank == 1) return ResourceExhaustedError("no room for the rows");
+        return out.data();
+      };
+      Job job;
+      job.kind = Collective::kAllGather;
+      job.ranks = {0, 1};
+      job.me = rank;
+      job.received = {3, 3};
+      job.tensors.emplace_back().request = &request;
+      const Status status = executor.Run(job, In(std::chrono::milliseconds(rank == 0 ? 300 : 10'000)));
+      EXPECT_FALSE(status.ok()) << rank;
+      if (rank == 1) EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("no room for the rows"));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
 TEST(ExecutorTest, WhatGoesThroughSharedMemoryIsSaidAndTheRestIsRefused) {
   RunRanks(MakeLocalTransports(2), [](Transport& transport) {
     const std::vector<int> ranks = {0, 1};
