@@ -104,9 +104,9 @@ def test_of_other_attributes_sizes_and_devices_each_kind_is_merged_by_itself(ses
     assert merged(sess, results)[1:] == ([], 2)
 
 
-def test_ops_have_up_to_a_mebibyte(sess):
-  results = [_collective.allreduce(v) for v in variables(40, 16384)]
-  assert merged(initialized(sess), [result[0] for result in results])[1:] == ([12, 14, 14], 0)
+def test_ops_have_up_to_four_mebibytes(sess):
+  results = [_collective.allreduce(v) for v in variables(160, 16384)]
+  assert merged(initialized(sess), [result[0] for result in results])[1:] == ([52, 54, 54], 0)
 
 
 def test_what_depends_on_another_collective_waits_for_no_more_than_before(sess):
