@@ -91,6 +91,9 @@ class Transport {
   // has taken the reduced whole. `granule` is the size of an element: slices are multiples of it.
   virtual Status SharedAllReduce(Payload& payload, size_t bytes, size_t granule, SliceReducer& reducer, Deadline deadline);
 
+  // Whether a thread of the transport's own moves the bytes: it needs a processor while other threads wait for it.
+  virtual bool has_own_thread() const { return false; }
+
   // Ends a blocked Exchange, here and in all later calls, with Aborted(why). From any thread.
   virtual void Abort(std::string why) = 0;
 

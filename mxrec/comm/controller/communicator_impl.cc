@@ -113,6 +113,7 @@ Status CommunicatorImpl::Start(const TransportMaker& make_transport) {
     const std::lock_guard lock(mutex_);
     transport_ = std::move(transport).value();
     executor_ = std::make_unique<Executor>(*transport_, algorithm);
+    may_look_ = !transport_->has_own_thread();
     transport_ready_ = true;
     if (!health_.ok()) transport_->Abort(std::string(health_.message()));
   }

@@ -205,7 +205,7 @@ void CommunicatorImpl::SubmitAll(std::span<CommRequest> requests) {
       if (i == 0 && (*name)->followers_of == erased_) guesses = (*name)->followers;
       guessed = guessed && (i == 0 || *name == guess);
     }
-    look = look_ = lone_ && refused.empty() && (look_credit_ > 0 || ++looks_left_out_ % kLookAgain == 0);
+    look = look_ = lone_ && may_look_ && refused.empty() && (look_credit_ > 0 || ++looks_left_out_ % kLookAgain == 0);
     if (refused.empty() && !guessed) {
       names[0]->followers.assign(names.begin() + 1, names.end());
       names[0]->followers_of = erased_;

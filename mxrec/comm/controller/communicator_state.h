@@ -225,6 +225,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   bool look_ = false;                  // and for its answer the progress thread looks before it sleeps
   int look_credit_ = kMostLookCredit;  // how often that was worth it of late
   uint64_t looks_left_out_ = 0;
+  bool may_look_ = false;     // no thread of the transport needs the processor meanwhile
   bool others_wait_ = false;  // rank 0: for something that a request here may complete
   std::vector<CancelRequest> cancels_;
   std::vector<Refusal> refusals_;

@@ -70,6 +70,7 @@ class PluginTransport final : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string_view name() const override { return name_; }
+  bool has_own_thread() const override { return name_.starts_with("gloo"); }
 
   Status Exchange(std::span<const SendPart> sends, std::span<const ReceivePart> receives, Deadline deadline) override {
     MXREC_RETURN_IF_ERROR(life_.Alive());
