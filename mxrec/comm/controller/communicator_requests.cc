@@ -5,12 +5,19 @@
 
 namespace mxrec::internal {
 
+namespace {
+
+Status Wrong(const CommRequest& request, const std::string& group, std::string_view what) {
+  std::string text(CollectiveName(request.kind));
+  text.append(" '").append(request.name, 0, 200).append("' of group ").append(group).append(": ").append(what);
+  return InvalidArgumentError(std::move(text));
+}
+
+}  // namespace
+
 Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& group) const {
   const auto members = static_cast<int>(group.ranks.size());
-  const auto wrong = [&](const std::string& what) {
-    return InvalidArgumentError(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "' of group " +
-                                group.name + ": " + what);
-  };
+  const auto wrong = [&](std::string_view what) { return Wrong(request, group.name, what); };
   if (CollectiveName(request.kind) == "unknown") return wrong("no such kind of operation");
   if (request.kind == Collective::kJoin) return OkStatus();
   if (request.name.empty() || request.name.size() > kMaxNameBytes || request.name[0] == '\x1f') {
@@ -86,11 +93,7 @@ Status CommunicatorImpl::Check(const CommRequest& request, const GroupInfo& grou
 }
 
 Status CommunicatorImpl::CheckMemory(const CommRequest& request, const GroupInfo& group) const {
-  const auto wrong = [&](std::string_view what) {
-    std::string text(CollectiveName(request.kind));
-    text.append(" '").append(request.name, 0, 200).append("' of group ").append(group.name).append(": ").append(what);
-    return InvalidArgumentError(std::move(text));
-  };
+  const auto wrong = [&](std::string_view what) { return Wrong(request, group.name, what); };
   const bool gives = request.kind != Collective::kSend && request.kind != Collective::kBarrier;
   if (gives && !request.allocate) return wrong("no allocator for the result");
   const bool takes = request.kind != Collective::kBarrier && request.kind != Collective::kReceive &&
