@@ -110,20 +110,19 @@ std::string CommunicatorImpl::NameOfPair(const CommRequest& request, const Group
 }
 
 // Takes the request, or leaves it as it was and says why not.
-Result<CommunicatorImpl::Name*> CommunicatorImpl::Enqueue(CommRequest& request, bool nothing_pending, Name* guess,
-                                                          GroupInfo** found, Next* next) {
+Result<CommunicatorImpl::Name*> CommunicatorImpl::Enqueue(CommRequest& request, Name* guess, Submission* submission) {
   const auto in_vain = [&](const Status& why) {
     return Prefixed(std::string(CollectiveName(request.kind)) + " '" + request.name.substr(0, 200) + "': ", why);
   };
   if (!health_.ok()) return in_vain(health_);
   if (closing_) return FailedPreconditionError("the communicator was shut down");
-  if (*found == nullptr || (*found)->name != request.group) {
+  if (submission->group == nullptr || submission->group->name != request.group) {
     const auto id = group_ids_.find(request.group);
     if (id == group_ids_.end())
       return in_vain(NotFoundError("rank " + std::to_string(options_.rank) + " is in no group '" + request.group + "'"));
-    *found = &groups_[id->second];
+    submission->group = &groups_[id->second];
   }
-  GroupInfo& group = **found;
+  GroupInfo& group = *submission->group;
   std::string pair;
   std::string_view name = request.kind == Collective::kJoin ? kJoinName : request.name;
   if (request.kind == Collective::kSend || request.kind == Collective::kReceive) {
@@ -139,7 +138,7 @@ Result<CommunicatorImpl::Name*> CommunicatorImpl::Enqueue(CommRequest& request, 
   // What the ranks have agreed on was checked before.
   if (Status wrong = difference == Difference::kNone ? CheckMemory(request, group) : Check(request, group); !wrong.ok()) {
     AddRefusal(request, group, /*parts=*/0, wrong);
-    *next = Next::kWake;
+    submission->next = Next::kWake;
     return wrong;
   }
   if (group.joined) {
@@ -166,13 +165,13 @@ Result<CommunicatorImpl::Name*> CommunicatorImpl::Enqueue(CommRequest& request, 
   if (timeline_ != nullptr) at->asked = Clock::now();
   at->request = std::move(request);
   at->difference = difference;
-  at->turn = nothing_pending ? submitted_ : 0;
-  const bool lone = at->alone && at->id != 0 && nothing_pending && plane_ != nullptr && group.ranks.size() > 1;
-  lone_ = lone && (lone_ || *next == Next::kNothing);  // the first of a submission finds kNothing
+  at->turn = submission->nothing_pending ? submitted_ : 0;
+  const bool lone = at->alone && at->id != 0 && submission->nothing_pending && plane_ != nullptr && group.ranks.size() > 1;
+  submission->lone = submission->lone && lone;
   if (!lone || (chief() && others_wait_)) {
-    *next = Next::kWake;
-  } else if (*next != Next::kWake) {
-    *next = chief() ? Next::kNothing : Next::kSendHere;
+    submission->next = Next::kWake;
+  } else if (submission->next != Next::kWake) {
+    submission->next = chief() ? Next::kNothing : Next::kSendHere;
   }
   ++pending_;
   queue_.push_back(at);
@@ -184,22 +183,21 @@ void CommunicatorImpl::Submit(CommRequest request) { SubmitAll({&request, 1}); }
 void CommunicatorImpl::Submit(std::vector<CommRequest> requests) { SubmitAll(requests); }
 
 void CommunicatorImpl::SubmitAll(std::span<CommRequest> requests) {
-  Next next = Next::kNothing;
+  Submission submission;
   bool look = false;
   std::vector<std::pair<size_t, Status>> refused;
   {
     const std::lock_guard lock(mutex_);
     ++submitted_;
-    const bool nothing_pending = pending_ == 0;
+    submission.nothing_pending = pending_ == 0;
     std::vector<Name*> names;
     names.reserve(requests.size());
-    GroupInfo* group = nullptr;
     // Steps repeat: most names come after those after which they came the last time, and need not be looked for.
     std::span<Name* const> guesses;
     bool guessed = true;
     for (size_t i = 0; i < requests.size(); ++i) {
       Name* const guess = i > 0 && i <= guesses.size() ? guesses[i - 1] : nullptr;
-      Result<Name*> name = Enqueue(requests[i], nothing_pending, guess, &group, &next);
+      Result<Name*> name = Enqueue(requests[i], guess, &submission);
       if (!name.ok()) {
         refused.emplace_back(i, std::move(name).status());
         continue;
@@ -208,14 +206,15 @@ void CommunicatorImpl::SubmitAll(std::span<CommRequest> requests) {
       if (i == 0 && (*name)->followers_of == erased_) guesses = (*name)->followers;
       guessed = guessed && (i == 0 || *name == guess);
     }
-    look = look_ = lone_ && may_look_ && refused.empty() && (look_credit_ > 0 || ++looks_left_out_ % kLookAgain == 0);
+    look = look_ = submission.lone && !names.empty() && may_look_ && refused.empty() &&
+                   (look_credit_ > 0 || ++looks_left_out_ % kLookAgain == 0);
     if (refused.empty() && !guessed) {
       names[0]->followers.assign(names.begin() + 1, names.end());
       names[0]->followers_of = erased_;
     }
   }
   // With a look the progress thread wakes up while rank 0 answers.
-  if (next == Next::kWake || (next == Next::kSendHere && (SendQueued() || look))) Wake();
+  if (submission.next == Next::kWake || (submission.next == Next::kSendHere && (SendQueued() || look))) Wake();
   for (const auto& [i, status] : refused) {
     if (requests[i].done) requests[i].done(status, {});
   }

@@ -159,8 +159,15 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   void AddRefusal(const CommRequest& request, const GroupInfo& group, int parts, const Status& why);
   // What has to be done so that a new request goes on.
   enum class Next : uint8_t { kNothing, kWake, kSendHere };
-  // With mutex_ held. `group`: that of the request before, or null. `guess`: where the name may be, or null. Returns where it is.
-  Result<Name*> Enqueue(CommRequest& request, bool nothing_pending, Name* guess, GroupInfo** group, Next* next);
+  // What one call of Submit has found out so far.
+  struct Submission {
+    bool nothing_pending = false;  // before it
+    GroupInfo* group = nullptr;    // of the last request
+    Next next = Next::kNothing;
+    bool lone = true;  // all its names came alone the last time too, and do so now
+  };
+  // With mutex_ held. `guess`: where the name may be, or null. Returns where it is.
+  Result<Name*> Enqueue(CommRequest& request, Name* guess, Submission* submission);
   void SubmitAll(std::span<CommRequest> requests);
   void EraseName(const Name& name);
   Status ChangeGroup(const std::string& name, std::vector<int> ranks, bool remove);
@@ -221,8 +228,7 @@ class CommunicatorImpl final : public Communicator, private ControlPlane::Handle
   uint64_t submitted_ = 0;             // calls of Submit ever
   uint64_t erased_ = 0;                // names ever
   size_t pending_ = 0;                 // names that are not kIdle
-  bool lone_ = false;                  // they are of one submission, which came alone the last time too
-  bool look_ = false;                  // and for its answer the progress thread looks before it sleeps
+  bool look_ = false;                  // they are of a lone submission, for whose answer the progress thread looks before it sleeps
   int look_credit_ = kMostLookCredit;  // how often that was worth it of late
   uint64_t looks_left_out_ = 0;
   bool may_look_ = false;     // no thread of the transport needs the processor meanwhile
